@@ -1,0 +1,563 @@
+//! The way in: from the first look to a guard, or to an error that leaves nothing behind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::never;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::fencing::FencingToken;
+use crate::hold::core::Core;
+use crate::hold::deadlock::{self, Circle, Resource, Waiting};
+use crate::hold::gate::{Pass, Stopped};
+use crate::hold::release::HoldGuard;
+use crate::hold::{Grant, Hold, first_lease, local_deadline};
+use crate::lease::Predecessor;
+use crate::name::Keys;
+use crate::options::{HoldOptions, KEEP_MARKED, millis};
+use crate::redis_io::cleaner::Cleaner;
+use crate::redis_io::connection::{Budget, Limits};
+use crate::redis_io::failure::{Failure, Reached};
+use crate::redis_io::inbox::Mailbox;
+use crate::redis_io::node::Answer;
+use crate::redis_io::script::{ACQUIRE, LEAVE, Reply, Request};
+use crate::wait::{Cancellers, Until, Wait, Woken};
+
+/// How often a waiter looks for itself, wakes or not.
+const POLL: Duration = Duration::from_secs(1);
+/// Pace of trying again while the server can't be used.
+const FIRST_RETRY: Duration = Duration::from_millis(25);
+const SLOWEST_RETRY: Duration = Duration::from_millis(500);
+
+/// What is to be acquired, and how it is to be held.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) keys: Keys,
+    /// What the state calls it: `mutex`.
+    pub(crate) kind: &'static str,
+    pub(crate) options: HoldOptions,
+}
+
+/// Acquires `wanted`, waiting as `wait` says.
+///
+/// # Errors
+///
+/// All kinds but `Lost`, `NotHeld`. Whatever the error, no key stays that this call set, and nothing renews; if the server
+/// can't be told now, it is told in the background.
+pub(crate) fn acquire(core: &Arc<Core>, wanted: &Wanted, wait: &Wait) -> Result<HoldGuard> {
+    let name = &wanted.keys.name;
+    core.check_process()?;
+    wanted.options.check().map_err(|e| e.for_lock(name))?;
+    let began = Instant::now();
+    let patience = Patience::new(core, wait, began);
+    let result = try_acquire(core, wanted, &patience, began);
+    result.map_err(|e| e.for_lock(name))
+}
+
+fn try_acquire(
+    core: &Arc<Core>,
+    wanted: &Wanted,
+    patience: &Patience,
+    began: Instant,
+) -> Result<HoldGuard> {
+    if patience.cancellers.is_cancelled() {
+        return Err(cancelled());
+    }
+    let resource = Resource {
+        server: core.gates.server.clone(),
+        word: wanted.keys.word.clone(),
+    };
+    if deadlock::is_mine(&resource) {
+        return Err(patience.circle(Circle::Itself));
+    }
+    let pass = enter(core, wanted, patience, &resource)?;
+    let mut attempt = Attempt {
+        core,
+        wanted,
+        patience,
+        resource: &resource,
+        pass: &pass,
+        token: fresh_token(),
+        unsure: false,
+        registered: false,
+        mailbox: None,
+        waiting: None,
+        retry: FIRST_RETRY,
+        contended: false,
+        trouble: None,
+        answering: true,
+    };
+    let outcome = attempt.run();
+    let contended = attempt.contended;
+    match outcome {
+        Ok(grant) => {
+            drop(attempt);
+            let waited = began.elapsed();
+            core.metrics.acquired(waited, contended);
+            let hold = Arc::new(Hold::new(
+                core,
+                wanted.keys.clone(),
+                wanted.options.clone(),
+                grant.grant,
+            ));
+            let tracked = deadlock::track(resource, &hold);
+            hold.occupy(tracked, pass);
+            grant.renewer.attach(&hold);
+            let (name, token) = (&*hold.keys.name, hold.fencing.get());
+            log::debug!(target: "leasehold", name = name, token = token, waited:? = waited; "acquired");
+            Ok(HoldGuard::new(hold, core.clone(), grant.renewer))
+        }
+        Err(e) => {
+            attempt.undo();
+            Err(e)
+        }
+    }
+}
+
+/// Waits for the other threads of this client that want the same word.
+fn enter(
+    core: &Arc<Core>,
+    wanted: &Wanted,
+    patience: &Patience,
+    resource: &Resource,
+) -> Result<Pass> {
+    let word = &wanted.keys.word;
+    if let Some(pass) = core.gates.try_enter(word) {
+        return Ok(pass);
+    }
+    if patience.is_try {
+        return Err(Error::new(
+            ErrorKind::WouldBlock,
+            "another thread of this process holds it, or waits for it",
+        ));
+    }
+    let _waiting = deadlock::wait_for(resource).map_err(|c| patience.circle(c))?;
+    let entered = core
+        .gates
+        .enter(word, patience.deadline, &patience.cancellers);
+    entered.map_err(|stopped| match stopped {
+        Stopped::Cancelled => cancelled(),
+        // One thread asks the server for all: what it heard last is what all of them waited for.
+        Stopped::TimedOut => core.gates.trouble(word).unwrap_or_else(|| {
+            patience.timed_out("another thread of this process had it, or was ahead")
+        }),
+    })
+}
+
+/// How long this call may take, and what ends it.
+struct Patience {
+    is_try: bool,
+    began: Instant,
+    deadline: Option<Instant>,
+    cancellers: Cancellers,
+}
+
+impl Patience {
+    fn new(core: &Core, wait: &Wait, began: Instant) -> Patience {
+        Patience {
+            is_try: matches!(wait.until, Until::Now),
+            began,
+            deadline: wait.deadline(began, core.max_wait),
+            cancellers: Cancellers([core.canceller.clone(), wait.canceller.clone()]),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|d| Instant::now() >= d)
+    }
+
+    /// How far a bounded wait may go over its bound to end in good order: half of the 10 % + 20 ms that it promises at most.
+    fn slack(&self) -> Duration {
+        let asked = self
+            .deadline
+            .map_or(Duration::ZERO, |d| d.saturating_duration_since(self.began));
+        asked / 20 + Duration::from_millis(10)
+    }
+
+    /// Time for one exchange with the server, connecting included.
+    fn budget(&self, limits: Limits) -> Budget {
+        let usual = limits.connect + limits.io;
+        if self.is_try {
+            return Budget::new(usual);
+        }
+        match self.deadline {
+            None => Budget::new(usual * 2),
+            Some(d) => {
+                let left = d.saturating_duration_since(Instant::now());
+                Budget::new((usual * 2).min(left + self.slack()))
+            }
+        }
+    }
+
+    fn circle(&self, circle: Circle) -> Error {
+        if self.is_try {
+            let what = "this thread holds it already";
+            return Error::new(ErrorKind::WouldBlock, what);
+        }
+        let what = match circle {
+            Circle::Itself => "this thread holds it already, and would wait for itself",
+            Circle::Others => {
+                "this thread holds a lock that the holder waits for: threads of this process would wait in a circle"
+            }
+        };
+        Error::new(ErrorKind::Deadlock, what)
+    }
+
+    fn timed_out(&self, who: &str) -> Error {
+        let waited = self.began.elapsed();
+        let what = format!("not acquired within {waited:.1?}: {who}");
+        Error::new(ErrorKind::TimedOut, what)
+    }
+}
+
+#[cold]
+fn cancelled() -> Error {
+    Error::new(ErrorKind::Cancelled, "the wait was cancelled")
+}
+
+fn fresh_token() -> Arc<str> {
+    uuid::Uuid::new_v4().simple().to_string().into()
+}
+
+/// A grant that can be held: in time, and with a thread to watch it.
+struct Granted {
+    grant: Grant,
+    renewer: crate::hold::renewer::Renewer,
+}
+
+/// What the server said to an acquire.
+enum Said {
+    Granted(Grant),
+    Held { left: Option<Duration>, by: String },
+    DeadToken,
+}
+
+/// One thread asking the server for one word, again and again if need be.
+struct Attempt<'a> {
+    core: &'a Arc<Core>,
+    wanted: &'a Wanted,
+    patience: &'a Patience,
+    resource: &'a Resource,
+    pass: &'a Pass,
+    token: Arc<str>,
+    /// An acquire with this token was sent whose outcome nobody knows.
+    unsure: bool,
+    /// Our inbox stands on the word's list of waiters.
+    registered: bool,
+    mailbox: Option<Mailbox>,
+    waiting: Option<Waiting>,
+    retry: Duration,
+    contended: bool,
+    /// What stood in the way at the last look, if it was not another holder.
+    trouble: Option<Error>,
+    /// The server answered the last call, whatever it said.
+    answering: bool,
+}
+
+impl Attempt<'_> {
+    fn run(&mut self) -> Result<Granted> {
+        loop {
+            let with_ticket = self.mailbox.is_some() && self.core.inbox.is_up();
+            let next_look = match self.ask(with_ticket) {
+                Ok(Said::Granted(grant)) => match self.take(grant)? {
+                    Some(granted) => {
+                        self.pass.no_trouble();
+                        return Ok(granted);
+                    }
+                    None => {
+                        let what = "the server granted it too late to be used";
+                        let error = Error::new(ErrorKind::LeaseExpired, what);
+                        if self.patience.is_try || self.patience.is_over() {
+                            return Err(error);
+                        }
+                        continue;
+                    }
+                },
+                Ok(Said::DeadToken) => {
+                    self.token = fresh_token();
+                    self.unsure = false;
+                    continue;
+                }
+                Ok(Said::Held { left, by }) => {
+                    self.trouble = None;
+                    self.pass.no_trouble();
+                    self.retry = FIRST_RETRY;
+                    self.registered |= with_ticket;
+                    self.refuse_circle(&by)?;
+                    if self.patience.is_try {
+                        let what = format!("somebody else holds it{}", for_how_long(left));
+                        return Err(Error::new(ErrorKind::WouldBlock, what));
+                    }
+                    if !with_ticket && self.open_mailbox() {
+                        // It may have come free before we could be told: look again, this time with a ticket.
+                        continue;
+                    }
+                    until_poll(left)
+                }
+                Err(failure) => {
+                    let transient = failure.is_transient();
+                    let error = failure.error;
+                    if !transient || self.patience.is_try {
+                        return Err(error);
+                    }
+                    let since = self.pass.note_trouble(&error);
+                    if since.elapsed() >= self.wanted.options.outage_bound() {
+                        return Err(error);
+                    }
+                    self.trouble = Some(error);
+                    let pause = jittered(self.retry);
+                    self.retry = (self.retry * 2).min(SLOWEST_RETRY);
+                    pause
+                }
+            };
+            self.sleep(next_look)?;
+        }
+    }
+
+    /// Sleeps until the next look, a wake, or the end of the wait.
+    fn sleep(&mut self, pause: Duration) -> Result<()> {
+        self.contended = true;
+        let look = Instant::now() + pause;
+        let until = self.patience.deadline.map_or(look, |d| d.min(look));
+        let wakes = match &self.mailbox {
+            // While the server can't be used a wake is no news: the pace of trying again holds.
+            Some(mailbox) if self.trouble.is_none() => mailbox.wakes.clone(),
+            _ => never(),
+        };
+        match self.patience.cancellers.recv(&wakes, Some(until)) {
+            Woken::Cancelled => Err(cancelled()),
+            Woken::Timeout if self.patience.is_over() => Err(self
+                .trouble
+                .take()
+                .unwrap_or_else(|| self.patience.timed_out("somebody else holds it"))),
+            Woken::Timeout | Woken::Message(()) | Woken::Disconnected => Ok(()),
+        }
+    }
+
+    /// One acquire.
+    fn ask(&mut self, with_ticket: bool) -> Result<Said, Failure> {
+        let (core, wanted) = (self.core, self.wanted);
+        let inbox = if with_ticket { &**core.inbox.id() } else { "" };
+        let lease = first_lease(&wanted.options);
+        let request = Request::new(&ACQUIRE, &[&wanted.keys.word, &wanted.keys.state])
+            .arg(self.token.as_bytes())
+            .number(millis(lease))
+            .arg(wanted.kind)
+            .arg(core.holder_label())
+            .number(core.floor())
+            .arg(inbox)
+            .number(millis(lease.saturating_add(KEEP_MARKED)));
+        let limits = Limits {
+            io: wanted.options.command_timeout(core.node.limits.io),
+            ..core.node.limits
+        };
+        let budget = self.patience.budget(limits);
+        match core.node.call(&request, limits, budget) {
+            Ok(answer) => {
+                self.answering = true;
+                let said = self.read(answer);
+                // What the script did is not known if its reply is not understood.
+                self.unsure |= said.as_ref().is_err_and(|f| f.reached == Reached::Maybe);
+                said
+            }
+            Err(failure) => {
+                self.answering = failure.reached == Reached::Answered;
+                self.unsure |= failure.reached == Reached::Maybe;
+                // Perhaps the registration was carried out, and its answer lost.
+                self.registered |= with_ticket && failure.reached == Reached::Maybe;
+                Err(failure)
+            }
+        }
+    }
+
+    fn read(&self, answer: Answer) -> Result<Said, Failure> {
+        let address = &self.core.node.target.address;
+        let shape = || Failure::misshapen(address, ACQUIRE.name, &redis::Value::Nil);
+        let sent_at = answer.sent_at;
+        let mut reply = Reply::new(answer.value).ok_or_else(shape)?;
+        match reply.int().ok_or_else(shape)? {
+            1 => {
+                let fencing = reply.number().ok_or_else(shape)?;
+                let mark = reply.text().ok_or_else(shape)?;
+                let mark_token = reply.number().ok_or_else(shape)?;
+                let label = reply.text().ok_or_else(shape)?;
+                Ok(Said::Granted(Grant {
+                    token: self.token.clone(),
+                    fencing: FencingToken::from(fencing),
+                    predecessor: Predecessor::read(&mark, mark_token, label).ok_or_else(shape)?,
+                    sent_at,
+                }))
+            }
+            0 => Ok(Said::Held {
+                left: reply
+                    .int()
+                    .and_then(|ms| u64::try_from(ms).ok())
+                    .map(Duration::from_millis),
+                by: reply.text().ok_or_else(shape)?,
+            }),
+            -1 => Ok(Said::DeadToken),
+            _ => Err(refusal(&self.wanted.keys, &mut reply, address)),
+        }
+    }
+
+    /// Turns a grant into something to hold; `None` if it came too late, which has been undone then.
+    fn take(&mut self, grant: Grant) -> Result<Option<Granted>> {
+        let core = self.core;
+        self.unsure = true;
+        core.saw(grant.fencing.get());
+        let deadline = local_deadline(grant.sent_at, first_lease(&self.wanted.options));
+        if core.node.clock.now() >= deadline {
+            self.undo();
+            self.token = fresh_token();
+            return Ok(None);
+        }
+        let renewer = core.renewers.lend()?;
+        self.unsure = false;
+        // The grant took our inbox off the list.
+        self.registered = false;
+        Ok(Some(Granted { grant, renewer }))
+    }
+
+    /// Whoever holds it may be this thread itself, or one that waits for it, through a client that calls the server by
+    /// another name.
+    fn refuse_circle(&mut self, holder: &str) -> Result<()> {
+        if self.patience.is_try {
+            return Ok(());
+        }
+        if deadlock::is_my_token(holder) {
+            return Err(self.patience.circle(Circle::Itself));
+        }
+        if self.waiting.is_none() {
+            let waiting = deadlock::wait_for(self.resource);
+            self.waiting = Some(waiting.map_err(|c| self.patience.circle(c))?);
+        }
+        if let Some(waiting) = &self.waiting {
+            waiting
+                .is_for_token(holder)
+                .map_err(|c| self.patience.circle(c))?;
+        }
+        Ok(())
+    }
+
+    /// Sees that wakes can reach us. `false`: they can't, so we poll.
+    fn open_mailbox(&mut self) -> bool {
+        let core = self.core;
+        if self.mailbox.is_none() {
+            self.mailbox = Some(core.inbox.mailbox(&self.wanted.keys.word));
+        }
+        let limits = core.node.limits;
+        let left = self.patience.deadline.map_or(limits.connect, |d| {
+            d.saturating_duration_since(Instant::now())
+        });
+        core.inbox.open(left.min(limits.connect))
+    }
+
+    /// Undoes what this attempt may have left on the server: at once if it answers, else in the background.
+    fn undo(&mut self) {
+        if !self.unsure && !self.registered {
+            return;
+        }
+        let (core, keys) = (self.core, &self.wanted.keys);
+        let token = if self.unsure { &*self.token } else { "" };
+        let inbox = if self.registered {
+            &**core.inbox.id()
+        } else {
+            ""
+        };
+        let request = leave(keys, token, inbox);
+        self.unsure = false;
+        self.registered = false;
+        // No longer waiting here: a wake that comes now is passed on by the script, or as a stray one.
+        self.mailbox = None;
+        self.waiting = None;
+        if self.answering {
+            let most = if self.patience.is_try || self.patience.deadline.is_none() {
+                core.node.limits.io
+            } else {
+                self.patience.slack() / 2
+            };
+            let limits = core.node.limits.within(most);
+            match core.node.call(&request, limits, Budget::new(most)) {
+                Ok(_) => return,
+                Err(failure) => {
+                    let name = &keys.name;
+                    log::debug!(target: "leasehold", "lock {name:?}: cleaning up later: {}", failure.error);
+                }
+            }
+        }
+        // Nothing of ours outlives its lease, or its silence on the list of waiters.
+        let lasts = first_lease(&self.wanted.options).max(Duration::from_secs(10));
+        let until = core.node.clock.now() + lasts;
+        core.cleaner.push(&core.node, request, until, &keys.name);
+    }
+}
+
+fn leave(keys: &Keys, token: &str, inbox: &str) -> Request {
+    Request::new(&LEAVE, &[&keys.word, &keys.state])
+        .arg(token)
+        .arg(inbox)
+}
+
+/// What the inbox does with a wake for a word that nobody waits for any more: the next waiter gets it.
+pub(crate) fn pass_stray_wakes_on(cleaner: &Cleaner) -> Box<dyn Fn(&str) + Send + Sync> {
+    let cleaner = cleaner.handle();
+    Box::new(move |word| {
+        if let Some(keys) = Keys::of_word(word) {
+            let request = leave(&keys, "", "");
+            cleaner.push(request, Duration::from_secs(5), &keys.name);
+        }
+    })
+}
+
+/// The replies below zero that all scripts share.
+pub(crate) fn refusal(keys: &Keys, reply: &mut Reply, address: &str) -> Failure {
+    // The first number is read already; what is left tells which.
+    match reply.text() {
+        Some(which) if which == "word" || which == "state" => {
+            let key = if which == "word" {
+                &keys.word
+            } else {
+                &keys.state
+            };
+            let what = format!(
+                "the key {key:?} on {address} holds other data (not a string with a ttl), which was left untouched"
+            );
+            Failure::unsent(Error::new(ErrorKind::KeyConflict, what))
+        }
+        Some(version) if version.parse::<u32>().is_ok() => {
+            let what = format!(
+                "its state on {address} has layout version {version}, which this leasehold does not know"
+            );
+            let error = Error::new(ErrorKind::Unsupported, what);
+            Failure::unsent(error.advise("use one version of leasehold, the newest, everywhere"))
+        }
+        _ => Failure::misshapen(address, "lock", &redis::Value::Nil),
+    }
+}
+
+/// When to look again at a lock that somebody holds: at its end if that comes sooner than the usual poll.
+fn until_poll(left: Option<Duration>) -> Duration {
+    let poll = jittered(POLL);
+    match left {
+        Some(left) => poll.min(left + jittered(Duration::from_millis(4))),
+        None => poll,
+    }
+}
+
+/// ±25 %, so that waiters of different processes don't all look at once.
+fn jittered(d: Duration) -> Duration {
+    // A multiplicative hash of a counter: spread enough for this, and no generator to keep.
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let n = COUNT
+        .fetch_add(1, Ordering::Relaxed)
+        .wrapping_add(std::process::id());
+    let spread = n.wrapping_mul(0x9E37_79B9) >> 22;
+    d * (768 + spread / 2) / 1024
+}
+
+fn for_how_long(left: Option<Duration>) -> String {
+    left.map_or_else(String::new, |left| {
+        format!(", its lease has {left:.1?} left")
+    })
+}

@@ -1,0 +1,75 @@
+//! The clock that decides whether a hold is still ours.
+
+use std::ops::Add;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A moment on the boot clock, in nanoseconds: goes on while the machine sleeps, and no one can set it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BootTime(u64);
+
+impl BootTime {
+    pub(crate) fn nanos(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn from_nanos(nanos: u64) -> BootTime {
+        BootTime(nanos)
+    }
+
+    pub(crate) fn since(self, earlier: BootTime) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for BootTime {
+    type Output = BootTime;
+
+    fn add(self, d: Duration) -> BootTime {
+        let nanos = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        BootTime(self.0.saturating_add(nanos))
+    }
+}
+
+/// The boot clock of one client, with a seam for tests: time that went by while nobody ran.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    slept: AtomicU64,
+}
+
+impl Clock {
+    pub(crate) fn now(&self) -> BootTime {
+        BootTime(read() + self.slept.load(Ordering::Relaxed))
+    }
+
+    /// As if the machine had been suspended for `d`.
+    #[cfg_attr(not(feature = "testing"), allow(dead_code))]
+    pub(crate) fn sleep_through(&self, d: Duration) {
+        let nanos = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        self.slept.fetch_add(nanos, Ordering::Relaxed);
+    }
+}
+
+fn read() -> u64 {
+    // macOS' monotonic clock counts sleep, too; elsewhere it stands in for the boot clock.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+    let t = rustix::time::clock_gettime(CLOCK);
+    // Both parts are positive since boot.
+    (t.tv_sec as u64) * 1_000_000_000 + t.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suspended_machine_has_lost_that_time() {
+        let clock = Clock::default();
+        let before = clock.now();
+        clock.sleep_through(Duration::from_secs(35));
+        assert!(clock.now().since(before) >= Duration::from_secs(35));
+    }
+}

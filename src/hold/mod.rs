@@ -1,0 +1,277 @@
+//! What every guard stands on: the hold, its clock, its renewer, the gate where threads of this process meet, and the way
+//! in (acquire) and out (release).
+
+pub(crate) mod acquire;
+pub(crate) mod clock;
+pub(crate) mod core;
+pub(crate) mod deadlock;
+pub(crate) mod gate;
+pub(crate) mod release;
+pub(crate) mod renewer;
+pub(crate) mod renewers;
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::Mutex;
+
+use crate::error::{LossReason, Lost};
+use crate::fencing::FencingToken;
+use crate::hold::clock::{BootTime, Clock};
+use crate::hold::core::Core;
+use crate::hold::deadlock::Tracked;
+use crate::hold::gate::Pass;
+use crate::lease::Predecessor;
+use crate::name::Keys;
+use crate::observe::metrics::Meters;
+use crate::options::HoldOptions;
+
+/// One hold of one lock: from the grant to the release or the loss.
+pub(crate) struct Hold {
+    pub(crate) keys: Keys,
+    /// The word's value: a fresh uuid for every grant.
+    pub(crate) token: Arc<str>,
+    pub(crate) fencing: FencingToken,
+    pub(crate) predecessor: Predecessor,
+    pub(crate) options: HoldOptions,
+    pub(crate) granted_at: BootTime,
+    /// Past this it is not held, whatever the server says later.
+    deadline: AtomicU64,
+    /// When the renewer has something to do for it.
+    due: AtomicU64,
+    /// Where `with_max_hold` ends it.
+    max_end: Option<BootTime>,
+    /// 0 while held, then a reason, for ever.
+    ended: AtomicU8,
+    /// Dropped at the end, so that every clone of `over` is disconnected at once.
+    alive: Mutex<Option<Sender<Infallible>>>,
+    pub(crate) over: Receiver<Infallible>,
+    /// Its place in this process; given up at the end, whoever finds that it has come.
+    local: Mutex<Local>,
+    /// Wakes the renewer when something is due sooner than it thinks.
+    nudge: OnceLock<Sender<()>>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) metrics: Arc<Meters>,
+    /// Weak: a clone of a lease kept for its token must keep no connection open.
+    pub(crate) core: Weak<Core>,
+}
+
+/// What a hold occupies in this process.
+#[derive(Default)]
+struct Local {
+    tracked: Option<Tracked>,
+    pass: Option<Pass>,
+}
+
+/// What a grant brings.
+pub(crate) struct Grant {
+    pub(crate) token: Arc<str>,
+    pub(crate) fencing: FencingToken,
+    pub(crate) predecessor: Predecessor,
+    pub(crate) sent_at: BootTime,
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("name", &self.keys.name)
+            .field("fencing_token", &self.fencing)
+            .field("held", &self.held_until_now())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Hold {
+    pub(crate) fn new(core: &Arc<Core>, keys: Keys, options: HoldOptions, grant: Grant) -> Hold {
+        let max_end = options.max_hold.map(|max| grant.sent_at + max);
+        let lease = first_lease(&options);
+        let deadline = local_deadline(grant.sent_at, lease);
+        let due = if options.renewed && max_end.is_none_or(|end| deadline < end) {
+            grant.sent_at + lease / 3
+        } else {
+            deadline
+        };
+        let (alive, over) = bounded(0);
+        Hold {
+            keys,
+            token: grant.token,
+            fencing: grant.fencing,
+            predecessor: grant.predecessor,
+            options,
+            granted_at: grant.sent_at,
+            deadline: AtomicU64::new(deadline.nanos()),
+            due: AtomicU64::new(due.nanos()),
+            max_end,
+            ended: AtomicU8::new(HELD),
+            alive: Mutex::new(Some(alive)),
+            over,
+            local: Mutex::default(),
+            nudge: OnceLock::new(),
+            clock: core.node.clock.clone(),
+            metrics: core.metrics.clone(),
+            core: Arc::downgrade(core),
+        }
+    }
+
+    pub(crate) fn occupy(&self, tracked: Tracked, pass: Pass) {
+        *self.local.lock() = Local {
+            tracked: Some(tracked),
+            pass: Some(pass),
+        };
+    }
+
+    /// The guard may go to another thread: nobody can say any more which thread holds it.
+    pub(crate) fn untrack(&self) {
+        let tracked = self.local.lock().tracked.take();
+        drop(tracked);
+    }
+
+    /// Leaves the table of holds and lets the next thread of this process try.
+    pub(crate) fn vacate(&self) {
+        // Taken out first: letting the next one in takes other locks.
+        let local = std::mem::take(&mut *self.local.lock());
+        drop(local.tracked);
+        drop(local.pass);
+    }
+
+    pub(crate) fn deadline(&self) -> BootTime {
+        BootTime::from_nanos(self.deadline.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn due(&self) -> BootTime {
+        BootTime::from_nanos(self.due.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_due(&self, due: BootTime) {
+        self.due
+            .store(due.min(self.deadline()).nanos(), Ordering::Release);
+    }
+
+    pub(crate) fn max_end(&self) -> Option<BootTime> {
+        self.max_end
+    }
+
+    /// Sets the local deadline. No use to a hold that has ended: the end is sticky.
+    pub(crate) fn set_deadline(&self, deadline: BootTime) {
+        let deadline = self.max_end.map_or(deadline, |end| deadline.min(end));
+        self.deadline.store(deadline.nanos(), Ordering::Release);
+    }
+
+    pub(crate) fn nudged_by(&self, nudge: Sender<()>) {
+        drop(self.nudge.set(nudge));
+    }
+
+    pub(crate) fn nudge(&self) {
+        if let Some(nudge) = self.nudge.get() {
+            let _ = nudge.try_send(());
+        }
+    }
+
+    /// Whether it is held at this moment, changing nothing: for those who hold other locks while they ask.
+    pub(crate) fn held_until_now(&self) -> bool {
+        self.ended.load(Ordering::Acquire) == HELD && self.clock.now() < self.deadline()
+    }
+
+    /// The reason why it is over, or none. Past the deadline it is over, whoever looks first.
+    pub(crate) fn end_reason(&self) -> Option<LossReason> {
+        if let Some(reason) = reason(self.ended.load(Ordering::Acquire)) {
+            return Some(reason);
+        }
+        if self.clock.now() < self.deadline() {
+            return None;
+        }
+        self.end(self.why_past_deadline());
+        reason(self.ended.load(Ordering::Acquire))
+    }
+
+    fn why_past_deadline(&self) -> LossReason {
+        if !self.options.renewed {
+            LossReason::Overrun
+        } else if self.max_end.is_some_and(|end| self.deadline() >= end) {
+            LossReason::MaxHold
+        } else {
+            LossReason::DeadlinePassed
+        }
+    }
+
+    /// Ends the hold. Only the first end counts; the others change nothing. `true` for the first.
+    pub(crate) fn end(&self, why: LossReason) -> bool {
+        let first = self
+            .ended
+            .compare_exchange(HELD, code(why), Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        if !first {
+            return false;
+        }
+        self.alive.lock().take();
+        if why != LossReason::Released {
+            self.vacate();
+            self.metrics.lost(why);
+            let (name, lost) = (&*self.keys.name, self.lost(why));
+            let token = self.fencing.get();
+            log::warn!(target: "leasehold", name = name, token = token; "{lost}");
+        }
+        true
+    }
+
+    pub(crate) fn lost(&self, why: LossReason) -> Lost {
+        Lost::new(self.keys.name.clone(), self.fencing, why)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Lost> {
+        match self.end_reason() {
+            None => Ok(()),
+            Some(why) => Err(self.lost(why)),
+        }
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        if self.end_reason().is_some() {
+            return Duration::ZERO;
+        }
+        self.deadline().since(self.clock.now())
+    }
+}
+
+/// The lease that a grant brings: no longer than the hold may last.
+pub(crate) fn first_lease(options: &HoldOptions) -> Duration {
+    options
+        .max_hold
+        .map_or(options.ttl, |max| max.min(options.ttl))
+}
+
+/// Until when a lease is ours for sure, counted from before its command was sent.
+pub(crate) fn local_deadline(sent_at: BootTime, lease: Duration) -> BootTime {
+    sent_at + lease.saturating_sub(HoldOptions::drift(lease))
+}
+
+const HELD: u8 = 0;
+
+fn code(why: LossReason) -> u8 {
+    match why {
+        LossReason::TakenAway => 1,
+        LossReason::DeadlinePassed => 2,
+        LossReason::Overrun => 3,
+        LossReason::MaxHold => 4,
+        LossReason::Released => 5,
+        LossReason::OnPurpose => 6,
+        LossReason::TooLittleLeft { .. } | LossReason::Forked => 7,
+    }
+}
+
+fn reason(code: u8) -> Option<LossReason> {
+    match code {
+        HELD => None,
+        1 => Some(LossReason::TakenAway),
+        2 => Some(LossReason::DeadlinePassed),
+        3 => Some(LossReason::Overrun),
+        4 => Some(LossReason::MaxHold),
+        6 => Some(LossReason::OnPurpose),
+        7 => Some(LossReason::Forked),
+        _ => Some(LossReason::Released),
+    }
+}

@@ -1,0 +1,230 @@
+//! The way out: join the renewer, then send the release script.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, LossReason, Result};
+use crate::hold::Hold;
+use crate::hold::acquire::refusal;
+use crate::hold::core::Core;
+use crate::hold::renewer::Renewer;
+use crate::lease::Lease;
+use crate::options::{KEEP_CLEAN, KEEP_MARKED, millis};
+use crate::redis_io::connection::Budget;
+use crate::redis_io::failure::Failure;
+use crate::redis_io::script::{RELEASE, Reply, Request};
+
+/// What every guard is inside: a lease, and the duty to give it back.
+pub(crate) struct HoldGuard {
+    lease: Lease,
+    core: Arc<Core>,
+    /// Taken at the release.
+    renewer: Option<Renewer>,
+    /// A guard made while unwinding can't tell a panic of its own section.
+    was_panicking: bool,
+}
+
+/// How a hold ended, as the next holder learns it.
+#[derive(Clone, Copy, Debug)]
+enum Mark {
+    Clean,
+    Panicked,
+    Abandoned,
+}
+
+impl Mark {
+    fn letter(self) -> &'static str {
+        match self {
+            Mark::Clean => "C",
+            Mark::Panicked => "P",
+            Mark::Abandoned => "A",
+        }
+    }
+
+    /// How long the state is kept.
+    fn keep(self) -> Duration {
+        match self {
+            Mark::Clean => KEEP_CLEAN,
+            Mark::Panicked | Mark::Abandoned => KEEP_MARKED,
+        }
+    }
+}
+
+impl fmt::Debug for HoldGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lease.fmt(f)
+    }
+}
+
+impl Deref for HoldGuard {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+impl HoldGuard {
+    pub(crate) fn new(hold: Arc<Hold>, core: Arc<Core>, renewer: Renewer) -> HoldGuard {
+        HoldGuard {
+            lease: Lease::new(hold),
+            core,
+            renewer: Some(renewer),
+            was_panicking: std::thread::panicking(),
+        }
+    }
+
+    /// Gives the lock back and says how that went.
+    pub(crate) fn unlock(mut self) -> Result<()> {
+        self.release(Mark::Clean)
+    }
+
+    fn release(&mut self, mark: Mark) -> Result<()> {
+        let Some(renewer) = self.renewer.take() else {
+            return Ok(());
+        };
+        if self.core.is_forked() {
+            self.leak_to_parent(renewer);
+            let hold = self.lease.hold();
+            return Err(hold.lost(LossReason::Forked).into());
+        }
+        let budget = Budget::new(self.core.node.limits.io);
+        // From here on no renewal of this hold is started, and none is under way.
+        renewer.detach();
+        self.core.renewers.give_back(renewer);
+        let hold = self.lease.hold();
+        if let Some(why) = hold.end_reason() {
+            return Err(give_up(&self.core, hold, why));
+        }
+        if !hold.end(LossReason::Released) {
+            let why = hold.end_reason().unwrap_or(LossReason::DeadlinePassed);
+            return Err(give_up(&self.core, hold, why));
+        }
+        let held = hold.clock.now().since(hold.granted_at);
+        let result = send(&self.core, hold, mark, held, budget);
+        hold.vacate();
+        hold.metrics.released(held);
+        let (name, token) = (&*hold.keys.name, hold.fencing.get());
+        match &result {
+            Ok(()) => {
+                log::debug!(target: "leasehold", name = name, token = token, held:? = held; "released");
+            }
+            Err(e) => {
+                log::warn!(target: "leasehold", name = name, token = token, held:? = held; "release failed: {e}");
+            }
+        }
+        result
+    }
+
+    /// In a forked child: all of this is a copy of the parent's, with threads that do not exist here. Nothing is sent,
+    /// joined or closed.
+    fn leak_to_parent(&self, renewer: Renewer) {
+        std::mem::forget(renewer);
+        std::mem::forget(self.core.clone());
+        std::mem::forget(self.lease.clone());
+    }
+}
+
+impl Drop for HoldGuard {
+    fn drop(&mut self) {
+        let mark = if std::thread::panicking() && !self.was_panicking {
+            Mark::Panicked
+        } else {
+            Mark::Clean
+        };
+        // Logged and counted there; whoever wants to know calls `unlock`.
+        drop(self.release(mark));
+    }
+}
+
+/// Sends the release script, within the budget; what does not fit goes on in the background.
+fn send(core: &Core, hold: &Hold, mark: Mark, held: Duration, budget: Budget) -> Result<()> {
+    let request = request(hold, mark, held);
+    // Waiting for a renewal may have used the budget up, and one try is due in any case.
+    let left = budget.left().max(Duration::from_millis(50));
+    let limits = core.node.limits.within(left);
+    let failure = match core.node.call(&request, limits, Budget::new(left)) {
+        Ok(answer) => match read(core, hold, answer.value) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {
+                hold.metrics.release_refused();
+                let what =
+                    "the server says that it was not ours any more when it was to be released";
+                let error = Error::new(ErrorKind::NotHeld, what);
+                return Err(error.for_lock(&hold.keys.name));
+            }
+            Err(failure) => failure,
+        },
+        Err(failure) => failure,
+    };
+    hold.metrics.release_failed();
+    if failure.is_transient() {
+        in_background(core, hold, request);
+        let advice =
+            "it is tried again in the background; at the latest the lock ends with its lease";
+        return Err(failure.error.advise(advice).for_lock(&hold.keys.name));
+    }
+    Err(failure.error.for_lock(&hold.keys.name))
+}
+
+fn read(core: &Core, hold: &Hold, value: redis::Value) -> Result<bool, Failure> {
+    let address = &core.node.target.address;
+    let shape = || Failure::misshapen(address, RELEASE.name, &redis::Value::Nil);
+    let mut reply = Reply::new(value).ok_or_else(shape)?;
+    match reply.int().ok_or_else(shape)? {
+        1 => Ok(true),
+        0 => Ok(false),
+        _ => Err(refusal(&hold.keys, &mut reply, address)),
+    }
+}
+
+fn request(hold: &Hold, mark: Mark, held: Duration) -> Request {
+    let rest = hold
+        .options
+        .at_least
+        .map_or(Duration::ZERO, |at_least| at_least.saturating_sub(held));
+    Request::new(&RELEASE, &[&hold.keys.word, &hold.keys.state])
+        .arg(hold.token.as_bytes())
+        .arg(mark.letter())
+        .number(millis(rest))
+        .number(millis(mark.keep()))
+}
+
+/// A hold that was lost before its guard was dropped. The server may still have the key, if the loss was ours: a lease that
+/// we could not renew in time.
+fn give_up(core: &Core, hold: &Hold, why: LossReason) -> Error {
+    if why != LossReason::TakenAway {
+        let held = hold.clock.now().since(hold.granted_at);
+        in_background(core, hold, request(hold, Mark::Abandoned, held));
+    }
+    hold.lost(why).into()
+}
+
+fn in_background(core: &Core, hold: &Hold, request: Request) {
+    // The key can't outlive the lease by more than the drift that the deadline gave away.
+    let until = hold.deadline() + hold.options.ttl / 10 + Duration::from_secs(1);
+    core.cleaner
+        .push(&core.node, request, until, &hold.keys.name);
+}
+
+/// As if the lease had run out: the hold is lost, and its key gone from the server.
+///
+/// # Errors
+///
+/// When the server can't be told.
+#[cfg(feature = "testing")]
+pub(crate) fn lose(hold: &Hold) -> Result<()> {
+    if !hold.end(LossReason::OnPurpose) {
+        return Ok(());
+    }
+    let Some(core) = hold.core.upgrade() else {
+        return Ok(());
+    };
+    let limits = core.node.limits;
+    let request = request(hold, Mark::Abandoned, Duration::MAX);
+    let budget = Budget::new(limits.connect + limits.io);
+    core.node.call(&request, limits, budget).map(drop)?;
+    Ok(())
+}

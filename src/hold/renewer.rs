@@ -1,0 +1,274 @@
+//! The watchdog of one lock: an OS thread that renews its hold, or watches a fixed lease run out.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::Mutex;
+
+use crate::error::{Error, LossReason};
+use crate::hold::clock::BootTime;
+use crate::hold::{Hold, local_deadline};
+use crate::observe::metrics::Meters;
+use crate::options::millis;
+use crate::redis_io::connection::{Budget, Limits};
+use crate::redis_io::failure::Failure;
+use crate::redis_io::node::{Answer, Node};
+use crate::redis_io::script::{RENEW, Reply, Request};
+
+/// One renewer thread. It serves one hold at a time, and parks in between.
+#[derive(Debug)]
+pub(crate) struct Renewer {
+    slot: Arc<Mutex<Slot>>,
+    wake: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+/// What thread and guard share, under one lock: whoever has the hold in his hands at a time.
+#[derive(Debug, Default)]
+struct Slot {
+    hold: Option<Arc<Hold>>,
+    /// A renewal of `hold` is under way.
+    busy: bool,
+    /// Who waits for that to be over.
+    joiner: Option<Sender<()>>,
+    /// When the thread looks again by itself; `None`: it is parked, and must be woken.
+    next_look: Option<BootTime>,
+    stop: bool,
+}
+
+impl Renewer {
+    /// # Errors
+    ///
+    /// What the system says when it can't start a thread.
+    pub(crate) fn spawn(node: Arc<Node>, metrics: Arc<Meters>) -> std::io::Result<Renewer> {
+        let slot = Arc::new(Mutex::new(Slot::default()));
+        let (wake, wakes) = bounded(1);
+        let shared = slot.clone();
+        let thread = std::thread::Builder::new()
+            .name("leasehold-renew".into())
+            // Its deepest work is one script call; with the default a thousand locks would reserve 2 GiB.
+            .stack_size(128 * 1024)
+            .spawn(move || work(&shared, &wakes, &node, &metrics))?;
+        Ok(Renewer { slot, wake, thread })
+    }
+
+    /// Puts a hold into the thread's hands.
+    pub(crate) fn attach(&self, hold: &Arc<Hold>) {
+        let due = hold.due();
+        hold.nudged_by(self.wake.clone());
+        let mut slot = self.slot.lock();
+        slot.hold = Some(hold.clone());
+        // Otherwise it finds the hold by itself, in time: a wake costs more than all else here.
+        if slot.next_look.is_none_or(|look| due < look) {
+            let _ = self.wake.try_send(());
+        }
+    }
+
+    /// Takes the hold out of the thread's hands. When this returns, no renewal of it will be started; one that is under way
+    /// has been waited for.
+    pub(crate) fn detach(&self) {
+        let answer = {
+            let mut slot = self.slot.lock();
+            slot.hold = None;
+            if !slot.busy {
+                return;
+            }
+            let (tx, rx) = bounded(1);
+            slot.joiner = Some(tx);
+            rx
+        };
+        // Bounded by the renewal's own time limit. Disconnected: the thread is gone, which does as well.
+        let _ = answer.recv();
+    }
+
+    /// Ends the thread, and waits for it.
+    pub(crate) fn end(self) {
+        self.slot.lock().stop = true;
+        let _ = self.wake.try_send(());
+        if self.thread.join().is_err() {
+            log::error!(target: "leasehold", "a renewer thread had panicked");
+        }
+    }
+}
+
+fn work(slot: &Mutex<Slot>, wakes: &Receiver<()>, node: &Node, metrics: &Meters) {
+    let mut pace = Pace::default();
+    loop {
+        let (hold, wait) = {
+            let mut slot = slot.lock();
+            if slot.stop {
+                return;
+            }
+            match slot.hold.clone() {
+                None => {
+                    slot.next_look = None;
+                    (None, None)
+                }
+                Some(hold) => {
+                    let (due, now) = (hold.due(), node.clock.now());
+                    if due <= now {
+                        slot.busy = true;
+                        (Some(hold), None)
+                    } else {
+                        slot.next_look = Some(due);
+                        (None, Some(due.since(now)))
+                    }
+                }
+            }
+        };
+        if let Some(hold) = hold {
+            let over = pace.tick(&hold, node, metrics);
+            let mut slot = slot.lock();
+            slot.busy = false;
+            let is_same = slot.hold.as_ref().is_some_and(|h| Arc::ptr_eq(h, &hold));
+            if over && is_same {
+                slot.hold = None;
+            }
+            // The answer to whoever joins: from here on this thread knows nothing of the hold.
+            slot.joiner = None;
+            continue;
+        }
+        let woken = match wait {
+            None => wakes.recv().map_err(drop),
+            Some(d) => match wakes.recv_timeout(d) {
+                Err(e) if e.is_disconnected() => Err(()),
+                _ => Ok(()),
+            },
+        };
+        if woken.is_err() {
+            return;
+        }
+    }
+}
+
+/// How renewing one hold goes: which path it takes and how soon it tries again.
+#[derive(Debug, Default)]
+struct Pace {
+    token: Option<Arc<str>>,
+    failures: u32,
+}
+
+impl Pace {
+    /// Does what is due for `hold`. `true` when there is nothing more to do for it.
+    fn tick(&mut self, hold: &Hold, node: &Node, metrics: &Meters) -> bool {
+        if self.token.as_ref() != Some(&hold.token) {
+            self.token = Some(hold.token.clone());
+            self.failures = 0;
+        }
+        if hold.end_reason().is_some() {
+            return true;
+        }
+        if !hold.options.renewed || hold.due() >= hold.deadline() {
+            // Nothing but its end is to come, and it has been put off since.
+            hold.set_due(hold.deadline());
+            return false;
+        }
+        let now = node.clock.now();
+        let left = hold.deadline().since(now);
+        metrics.renewal_due(now.since(hold.due()), left);
+        let lease = hold
+            .max_end()
+            .map_or(hold.options.ttl, |end| end.since(now).min(hold.options.ttl));
+        let renewed = self
+            .renew(hold, node, lease, left)
+            .and_then(|answer| read(node, answer));
+        match renewed {
+            Ok((true, sent_at, server_left)) => {
+                if hold.end_reason().is_some() {
+                    // Too late: what was lost stays lost, whatever the server says.
+                    return true;
+                }
+                report_jump(hold, sent_at, server_left);
+                hold.set_deadline(local_deadline(sent_at, lease));
+                hold.set_due(sent_at + lease / 3);
+                self.failures = 0;
+                metrics.renewed();
+                false
+            }
+            Ok((false, ..)) => {
+                hold.end(LossReason::TakenAway);
+                true
+            }
+            Err(error) => {
+                self.failures += 1;
+                metrics.renewal_failed();
+                let (name, left) = (&*hold.keys.name, hold.remaining());
+                log::warn!(target: "leasehold", name = name; "renewal of lock {name:?} failed, {left:?} left: {error}");
+                let pause = pause(hold.options.ttl, self.failures);
+                hold.set_due(node.clock.now() + pause);
+                hold.end_reason().is_some()
+            }
+        }
+    }
+
+    /// One try: over the connection that renewals share, every second one over the pool, in case that one is stuck.
+    fn renew(
+        &self,
+        hold: &Hold,
+        node: &Node,
+        lease: Duration,
+        left: Duration,
+    ) -> Result<Answer, Error> {
+        let request = Request::new(&RENEW, &[&hold.keys.word])
+            .arg(hold.token.as_bytes())
+            .number(millis(lease));
+        // Several tries must fit into what is left, so each has less time than the one before.
+        let io = hold
+            .options
+            .command_timeout(node.limits.io)
+            .min((left / 4).max(Duration::from_millis(5)));
+        let limits = Limits::new(node.limits.connect.min(io), io);
+        let patience = (limits.connect + limits.io).min(left);
+        let result = if self.failures % 2 == 1 {
+            node.call(&request, limits, Budget::new(patience))
+        } else {
+            match node.renewals.call(request, limits, patience, &node.clock) {
+                Some(result) => result,
+                None => {
+                    return Err(Error::new(
+                        crate::error::ErrorKind::Unavailable,
+                        format!("{} did not answer in time", node.target.address),
+                    ));
+                }
+            }
+        };
+        result.map_err(Error::from)
+    }
+}
+
+/// Is it still ours; when was that asked; what was left by the server's clock.
+fn read(node: &Node, answer: Answer) -> Result<(bool, BootTime, Duration), Error> {
+    let shape = || Failure::misshapen(&node.target.address, RENEW.name, &redis::Value::Nil);
+    let mut reply = Reply::new(answer.value).ok_or_else(shape)?;
+    match reply.int() {
+        Some(1) => {
+            let left = reply.int().and_then(|ms| u64::try_from(ms).ok());
+            let left = left.ok_or_else(shape)?;
+            Ok((true, answer.sent_at, Duration::from_millis(left)))
+        }
+        Some(0) => Ok((false, answer.sent_at, Duration::ZERO)),
+        _ => Err(shape().error),
+    }
+}
+
+/// The server counts leases by its wall clock. Set forward, it ends them early; nothing here can prevent that, but it can be
+/// said.
+fn report_jump(hold: &Hold, sent_at: BootTime, server_left: Duration) {
+    let expected = hold.deadline().since(sent_at);
+    let jump = expected.saturating_sub(server_left);
+    if jump > hold.options.ttl / 10 {
+        let name = &*hold.keys.name;
+        log::warn!(target: "leasehold", name = name;
+            "the server's clock ran ahead by about {jump:?} since the last renewal of lock {name:?}: leases end early");
+    }
+}
+
+/// Grows from a sixtieth of the ttl to a sixth.
+fn pause(ttl: Duration, failures: u32) -> Duration {
+    let first = (ttl / 60).max(Duration::from_millis(1));
+    first
+        .saturating_mul(1 << failures.saturating_sub(1).min(4))
+        .min(ttl / 6)
+}

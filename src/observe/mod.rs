@@ -1,0 +1,4 @@
+//! What can be seen from outside: who holds a lock, and how it went.
+
+pub(crate) mod inspect;
+pub(crate) mod metrics;

@@ -1,0 +1,229 @@
+//! What a failed exchange tells: the error for the user, and whether the server may have done what was asked.
+
+use redis::{ErrorKind as RedisKind, RedisError};
+
+use crate::error::{Error, ErrorKind};
+
+/// How far a command that failed got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reached {
+    /// It was not sent.
+    No,
+    /// It was sent, or part of it was: the server may have done it, or may do it later.
+    Maybe,
+    /// The server answered with an error: our scripts write nothing before a command that can fail, so nothing was done.
+    Answered,
+}
+
+/// A failed exchange.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) reached: Reached,
+    pub(crate) error: Error,
+    /// The error code that the server sent, also where it stands inside a script's error.
+    code: Code,
+    /// Whether the connection gave up waiting, rather than learning of a fault.
+    pub(crate) timed_out: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Code {
+    NoScript,
+    NotMaster,
+    LoggedOut,
+    Other,
+}
+
+impl Failure {
+    #[cold]
+    pub(crate) fn new(reached: Reached, address: &str, e: RedisError) -> Failure {
+        let (kind, code, what, advice) = classify(&e, address);
+        let timed_out = e.is_timeout();
+        let mut error = Error::new(kind, what).because(e).on_node(address);
+        if let Some(advice) = advice {
+            error = error.advise(advice);
+        }
+        Failure {
+            reached,
+            error,
+            code,
+            timed_out,
+        }
+    }
+
+    /// An error of our own making, at a point where nothing was sent.
+    #[cold]
+    pub(crate) fn unsent(error: Error) -> Failure {
+        Failure {
+            reached: Reached::No,
+            error,
+            code: Code::Other,
+            timed_out: false,
+        }
+    }
+
+    /// A reply whose shape we don't know: the script ran.
+    #[cold]
+    pub(crate) fn misshapen(address: &str, script: &str, value: &redis::Value) -> Failure {
+        let what = format!(
+            "{address} answered the {script} script with {}",
+            shape(value)
+        );
+        Failure {
+            reached: Reached::Maybe,
+            error: Error::new(ErrorKind::Script, what).on_node(address),
+            code: Code::Other,
+            timed_out: false,
+        }
+    }
+
+    /// The same fault, told to one more who waited for it.
+    pub(crate) fn share(&self) -> Failure {
+        Failure {
+            reached: self.reached,
+            error: self.error.share(),
+            code: self.code,
+            timed_out: self.timed_out,
+        }
+    }
+
+    pub(crate) fn is_noscript(&self) -> bool {
+        self.code == Code::NoScript
+    }
+
+    /// Whether asking again over a new connection may give another answer.
+    pub(crate) fn needs_new_connection(&self) -> bool {
+        matches!(self.code, Code::NotMaster | Code::LoggedOut)
+    }
+
+    /// Whether time may heal it: the server is away, busy, loading, full, or not the master at the moment.
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(
+            self.error.kind(),
+            ErrorKind::Unavailable | ErrorKind::OutOfMemory
+        )
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(f: Failure) -> Error {
+        f.error
+    }
+}
+
+/// A value's shape without its content, which may be somebody's secret.
+fn shape(value: &redis::Value) -> String {
+    match value {
+        redis::Value::Nil => "nothing".into(),
+        redis::Value::Int(n) => format!("the number {n}"),
+        redis::Value::Array(items) => format!("an array of {}", items.len()),
+        redis::Value::BulkString(b) => format!("a string of {} bytes", b.len()),
+        _ => "another kind of value".into(),
+    }
+}
+
+type Classified = (ErrorKind, Code, String, Option<&'static str>);
+
+fn classify(e: &RedisError, address: &str) -> Classified {
+    match e.kind() {
+        RedisKind::Server(_) | RedisKind::Extension => classify_server(e, address),
+        RedisKind::AuthenticationFailed => (
+            ErrorKind::AccessDenied,
+            Code::LoggedOut,
+            format!("{address} refused the login"),
+            None,
+        ),
+        RedisKind::Io if e.is_timeout() => (
+            ErrorKind::Unavailable,
+            Code::Other,
+            format!("{address} did not answer in time"),
+            None,
+        ),
+        RedisKind::Io if e.is_connection_refusal() => (
+            ErrorKind::Unavailable,
+            Code::Other,
+            format!("{address} refused the connection"),
+            Some("see that a server listens there"),
+        ),
+        RedisKind::Io => (
+            ErrorKind::Unavailable,
+            Code::Other,
+            format!("the connection to {address} failed: {e}"),
+            None,
+        ),
+        RedisKind::Parse | RedisKind::UnexpectedReturnType => (
+            ErrorKind::Unavailable,
+            Code::Other,
+            format!("{address} did not answer in the Redis protocol"),
+            Some("see that a Redis or Valkey server listens there"),
+        ),
+        _ => (
+            ErrorKind::Unavailable,
+            Code::Other,
+            format!("talking to {address} failed: {e}"),
+            None,
+        ),
+    }
+}
+
+/// Codes are looked for in the whole text, too: Redis before 7 wraps a command's error in the script's.
+fn classify_server(e: &RedisError, address: &str) -> Classified {
+    let code = e.code().unwrap_or("ERR");
+    let detail = e.detail().unwrap_or("");
+    let says = |word: &str| code == word || detail.contains(word);
+    let text = if code == "ERR" {
+        detail.to_owned()
+    } else {
+        format!("{code} {detail}")
+    };
+    let said = |what: &str| format!("{address} {what}: {}", text.trim());
+    let denied = "can't run this command";
+    if code == "NOSCRIPT" {
+        let what = said("does not know the script");
+        return (ErrorKind::Script, Code::NoScript, what, None);
+    }
+    if says("NOAUTH") || detail.contains("Authentication required") {
+        let what = said("wants a login");
+        return (ErrorKind::AccessDenied, Code::LoggedOut, what, None);
+    }
+    if says("WRONGPASS") || says("NOPERM") || says(denied) || says("permissions") {
+        let what = said("denied access");
+        return (ErrorKind::AccessDenied, Code::Other, what, None);
+    }
+    if says("WRONGTYPE") {
+        let what = said("has other data under this lock's key");
+        return (ErrorKind::KeyConflict, Code::Other, what, None);
+    }
+    if says("OOM") {
+        let what = said("is out of memory");
+        return (ErrorKind::OutOfMemory, Code::Other, what, None);
+    }
+    if says("READONLY") || says("MASTERDOWN") {
+        let what = said("is not a master that can write now");
+        return (ErrorKind::Unavailable, Code::NotMaster, what, None);
+    }
+    if code == "TRYAGAIN" || code == "CLUSTERDOWN" {
+        let what = said("can't serve this slot now");
+        return (ErrorKind::Unavailable, Code::Other, what, None);
+    }
+    if code == "MOVED" || code == "ASK" {
+        let what = format!("{address} is a node of a Redis Cluster and does not hold this key");
+        let advice = Some("connect to a standalone server; clusters are not in this release");
+        return (ErrorKind::Unsupported, Code::Other, what, advice);
+    }
+    let busy = ["BUSY", "LOADING", "MISCONF", "NOREPLICAS", "UNKILLABLE"];
+    if busy.iter().any(|b| says(b)) || detail.contains("max number of clients") {
+        let what = said("can't serve now");
+        return (ErrorKind::Unavailable, Code::Other, what, None);
+    }
+    if detail.contains("unknown command") {
+        let what = said("lacks a command that locks need");
+        let advice = Some("use Redis 6.2 or later, or Valkey, with EVAL and EVALSHA allowed");
+        return (ErrorKind::Unsupported, Code::Other, what, advice);
+    }
+    if detail.contains("DB index") || detail.contains("switch database") {
+        let what = said("has no such database");
+        return (ErrorKind::InvalidOptions, Code::Other, what, None);
+    }
+    (ErrorKind::Script, Code::Other, said("answered"), None)
+}

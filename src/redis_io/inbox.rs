@@ -1,0 +1,312 @@
+//! The one channel on which a client hears that a lock it waits for may be free.
+//!
+//! Subscribed before anybody registers as a waiter, so that no wake can fall between; one thread listens for all waits of
+//! the client, and ends when nobody has waited for a while. A lost, late or doubled message costs time, never truth: every
+//! waiter polls as well.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::{Condvar, Mutex};
+use redis::RedisResult;
+
+use crate::error::ErrorKind;
+use crate::redis_io::connection::{Limits, ManagedConnection, Target};
+
+/// How often the listener looks whether it is still wanted; no other thread can end its read.
+const SLICE: Duration = Duration::from_millis(100);
+/// After so long without a message the listener asks whether the connection still lives.
+const SILENCE: Duration = Duration::from_secs(4);
+/// After so long without a waiter the listener goes, and its connection with it.
+const IDLE: Duration = Duration::from_secs(20);
+/// Slowest pace of reconnecting.
+const SLOWEST_RETRY: Duration = Duration::from_secs(1);
+
+/// Told of a wake for a word that nobody here waits for any more.
+type OnStray = Box<dyn Fn(&str) + Send + Sync>;
+
+pub(crate) struct Inbox {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    id: Arc<str>,
+    target: Arc<Target>,
+    limits: Limits,
+    on_stray: OnStray,
+    table: Mutex<Table>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Table {
+    /// A listener thread exists.
+    running: bool,
+    /// It is subscribed.
+    up: bool,
+    /// The server refuses the channel to this user; asking again is no use.
+    denied: bool,
+    stop: bool,
+    next_ticket: u64,
+    waiting: HashMap<Arc<str>, Vec<(u64, Sender<()>)>>,
+    last_waiter: Option<Instant>,
+}
+
+/// Where one wait gets its wakes. Dropped: no longer waiting.
+pub(crate) struct Mailbox {
+    shared: Arc<Shared>,
+    word: Arc<str>,
+    ticket: u64,
+    pub(crate) wakes: Receiver<()>,
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Inbox").field(&self.shared.id).finish()
+    }
+}
+
+impl Inbox {
+    pub(crate) fn new(
+        id: Arc<str>,
+        target: Arc<Target>,
+        limits: Limits,
+        on_stray: OnStray,
+    ) -> Inbox {
+        Inbox {
+            shared: Arc::new(Shared {
+                id,
+                target,
+                limits,
+                on_stray,
+                table: Mutex::default(),
+                changed: Condvar::new(),
+            }),
+        }
+    }
+
+    /// What waiters register under.
+    pub(crate) fn id(&self) -> &Arc<str> {
+        &self.shared.id
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.shared.table.lock().up
+    }
+
+    /// How many words somebody waits for.
+    #[cfg(feature = "testing")]
+    pub(crate) fn waiting(&self) -> usize {
+        self.shared.table.lock().waiting.len()
+    }
+
+    /// Takes a place for wakes of `word`, which also keeps the listener from going.
+    pub(crate) fn mailbox(&self, word: &Arc<str>) -> Mailbox {
+        let (tx, wakes) = bounded(1);
+        let mut table = self.shared.table.lock();
+        table.next_ticket += 1;
+        let ticket = table.next_ticket;
+        let waiting = table.waiting.entry(word.clone()).or_default();
+        waiting.push((ticket, tx));
+        Mailbox {
+            shared: self.shared.clone(),
+            word: word.clone(),
+            ticket,
+            wakes,
+        }
+    }
+
+    /// Sees that the listener runs and waits until it is subscribed; `false` if that did not come about within `limit`:
+    /// then the caller polls.
+    pub(crate) fn open(&self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        let mut table = self.shared.table.lock();
+        loop {
+            if table.up || table.denied || table.stop {
+                return table.up;
+            }
+            if !table.running {
+                let shared = self.shared.clone();
+                let thread = std::thread::Builder::new()
+                    .name("leasehold-inbox".into())
+                    .stack_size(256 * 1024)
+                    .spawn(move || listen(&shared));
+                if let Err(e) = thread {
+                    log::warn!(target: "leasehold::inbox", "no listener thread, waiters poll: {e}");
+                    return false;
+                }
+                table.running = true;
+            }
+            if self
+                .shared
+                .changed
+                .wait_until(&mut table, until)
+                .timed_out()
+            {
+                return table.up;
+            }
+        }
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        // The thread sees it within a slice. Not joined: that would make dropping a client wait for it.
+        self.shared.table.lock().stop = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        let mut table = self.shared.table.lock();
+        if let Some(waiting) = table.waiting.get_mut(&self.word) {
+            waiting.retain(|(ticket, _)| *ticket != self.ticket);
+            if waiting.is_empty() {
+                table.waiting.remove(&self.word);
+            }
+        }
+        table.last_waiter = Some(Instant::now());
+    }
+}
+
+impl Shared {
+    fn channel(&self) -> String {
+        format!("leasehold:inbox:{}", self.id)
+    }
+
+    fn wake(&self, word: &str) {
+        let table = self.table.lock();
+        match table.waiting.get(word) {
+            Some(waiting) => {
+                for (_, tx) in waiting {
+                    // Full: it is awake already.
+                    let _ = tx.try_send(());
+                }
+            }
+            None => {
+                drop(table);
+                (self.on_stray)(word);
+            }
+        }
+    }
+
+    /// Wakes may have been lost: everybody looks for himself.
+    fn wake_all(&self) {
+        let table = self.table.lock();
+        for (_, tx) in table.waiting.values().flatten() {
+            let _ = tx.try_send(());
+        }
+    }
+
+    /// Whether the listener has nothing left to do; if so it is marked as gone, before anybody can count on it again.
+    fn may_go(&self) -> bool {
+        let mut table = self.table.lock();
+        let idle =
+            table.waiting.is_empty() && table.last_waiter.is_none_or(|t| t.elapsed() >= IDLE);
+        if table.stop || table.denied || idle {
+            table.running = false;
+            table.up = false;
+            self.changed.notify_all();
+            return true;
+        }
+        false
+    }
+
+    fn set_up(&self, up: bool) {
+        self.table.lock().up = up;
+        self.changed.notify_all();
+    }
+}
+
+/// The listener: subscribes, passes wakes on, reconnects; until nobody waits any more.
+fn listen(shared: &Shared) {
+    let mut pause = Duration::from_millis(20);
+    loop {
+        let mut connection = ManagedConnection::new(shared.target.clone());
+        match subscribe_and_read(shared, &mut connection) {
+            Ok(()) => return,
+            Err(e) => {
+                let was_up = shared.table.lock().up;
+                shared.set_up(false);
+                if e.kind() == ErrorKind::AccessDenied {
+                    log::warn!(target: "leasehold::inbox", "no wakes for this client, waiters poll: {e}");
+                    shared.table.lock().denied = true;
+                } else {
+                    log::debug!(target: "leasehold::inbox", "{e}");
+                }
+                if was_up {
+                    pause = Duration::from_millis(20);
+                }
+            }
+        }
+        let until = Instant::now() + pause;
+        let mut table = shared.table.lock();
+        while !table.stop && Instant::now() < until {
+            shared.changed.wait_until(&mut table, until);
+        }
+        drop(table);
+        if shared.may_go() {
+            return;
+        }
+        pause = (pause * 2).min(SLOWEST_RETRY);
+    }
+}
+
+/// `Ok` when the listener is no longer wanted.
+fn subscribe_and_read(
+    shared: &Shared,
+    connection: &mut ManagedConnection,
+) -> Result<(), crate::error::Error> {
+    connection.connect(shared.limits.connect)?;
+    connection.set_timeout(shared.limits.io)?;
+    let outcome = connection.exchange(|c| {
+        subscribe(c, &shared.channel())?;
+        let mut pubsub = c.as_pubsub();
+        pubsub.set_read_timeout(Some(SLICE))?;
+        shared.set_up(true);
+        shared.wake_all();
+        read(shared, &mut pubsub)
+    });
+    outcome.map_err(|e| connection.answered(e).error)
+}
+
+/// By hand: the package's own `subscribe` takes an error reply, a user without rights for instance, for a success.
+fn subscribe(connection: &mut redis::Connection, channel: &str) -> RedisResult<()> {
+    let subscribe = redis::cmd("SUBSCRIBE").arg(channel).get_packed_command();
+    connection.send_packed_command(&subscribe)?;
+    match connection.recv_response()? {
+        redis::Value::ServerError(e) => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
+fn read(shared: &Shared, pubsub: &mut redis::PubSub<'_>) -> RedisResult<()> {
+    let mut heard = Instant::now();
+    loop {
+        match pubsub.get_message() {
+            Ok(message) => {
+                heard = Instant::now();
+                if let Ok(word) = message.get_payload::<String>() {
+                    shared.wake(&word);
+                }
+            }
+            Err(e) if e.is_timeout() => {
+                if shared.may_go() {
+                    return Ok(());
+                }
+                if heard.elapsed() >= SILENCE {
+                    // A connection that is cut without a word would stay silent for ever.
+                    pubsub.set_read_timeout(Some(shared.limits.io))?;
+                    pubsub.ping::<redis::Value>()?;
+                    pubsub.set_read_timeout(Some(SLICE))?;
+                    heard = Instant::now();
+                }
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+-- Leave: ends a wait that came to nothing. Takes the inbox off the list; if a token is named, an acquire of it may have been
+-- carried out unseen, or may still be: its word is freed, the mark put back that it found, and the token is dead. If the
+-- word is free then, the next waiter is woken: the wake may have come to the one who leaves.
+-- KEYS  1 word  2 state
+-- ARGV  1 token, or ''  2 inbox, or ''
+-- reply {1} left; {-2, which key} somebody's data; {-3, version} state of a later layout
+--#include layout.lua
+local found = redis.pcall('GET', KEYS[2])
+local held_by = redis.pcall('GET', KEYS[1])
+local token, id = ARGV[1], string.sub(ARGV[1], 1, 16)
+if token ~= '' and held_by == token then
+  redis.call('DEL', KEYS[1])
+  held_by = false
+end
+if type(found) == 'table' then
+  return {-2, 'state'}
+elseif found and not is_readable(found) then
+  return refusal(found)
+end
+local s = found or EMPTY
+if token ~= '' then
+  s = bury(s, id)
+  if string.sub(s, 65, 80) == id then
+    -- What the holder had learned is to be learned again; nobody has had the lock in between, as far as is known.
+    local kind, _, earlier, waiters = texts(s)
+    local mark, mark_token = string.sub(s, 3, 3), string.sub(s, 36, 51)
+    s = '1' .. mark .. 'N' .. string.sub(s, 4, 19) .. mark_token .. string.rep('0', 16) .. string.sub(s, 52, 64)
+      .. NOBODY .. string.sub(s, 81)
+    s = with_texts(s, kind, earlier, '', waiters)
+  end
+end
+local _, _, _, waiters = texts(s)
+s = with_waiters(s, without_waiter(waiters, ARGV[2]))
+if not held_by and string.byte(s, -1) ~= 10 then
+  store_and_wake(KEYS[2], KEYS[1], s, keep_ms(s))
+elseif s ~= (found or EMPTY) then
+  if found and held_by then
+    redis.pcall('SET', KEYS[2], s, 'KEEPTTL')
+  else
+    redis.pcall('SET', KEYS[2], s, 'PX', keep_ms(s))
+  end
+end
+return {1}
