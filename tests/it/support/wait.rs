@@ -1,0 +1,57 @@
+//! Waits that end: for a condition, not for a time, and never without a bound.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const POLL: Duration = Duration::from_millis(2);
+
+/// Returns when `cond` holds; panics with `what` if it does not within the bound.
+#[track_caller]
+pub(crate) fn eventually(bound: Duration, what: &str, mut cond: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !cond() {
+        assert!(start.elapsed() < bound, "not within {bound:?}: {what}");
+        sleep(POLL);
+    }
+}
+
+/// How many threads this process has; `None` where the system has no `/proc`.
+pub(crate) fn threads_of_this_process() -> Option<usize> {
+    fs::read_dir("/proc/self/task").ok().map(Iterator::count)
+}
+
+/// Their names, of which Linux keeps 15 bytes; empty where the system has no `/proc`.
+pub(crate) fn thread_names() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten();
+    // A thread may end between the listing and the reading.
+    tasks
+        .filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
+        .map(|name| name.trim().into())
+        .collect()
+}
+
+/// A connection of the test's own, which gives up on a silent server after 5 s.
+#[track_caller]
+pub(crate) fn raw(url: &str) -> redis::Connection {
+    raw_with_timeout(url, Duration::from_secs(5))
+}
+
+/// The same for faults: a short timeout to connect, to read and to write.
+#[track_caller]
+pub(crate) fn raw_with_timeout(url: &str, timeout: Duration) -> redis::Connection {
+    let client = redis::Client::open(url).expect("a url");
+    let connection = client
+        .get_connection_with_timeout(timeout)
+        .expect("a connection");
+    connection
+        .set_read_timeout(Some(timeout))
+        .expect("a read timeout");
+    connection
+        .set_write_timeout(Some(timeout))
+        .expect("a write timeout");
+    connection
+}

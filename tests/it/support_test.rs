@@ -1,0 +1,15 @@
+//! The tests' own tools are held to their word, too.
+
+mod child;
+mod fetch;
+mod proxy_faults;
+mod proxy_modes;
+mod server;
+
+pub(crate) const ROLES: &[(&str, fn())] = &[
+    ("support/echo", child::echo),
+    ("support/own_a_server", server::own_a_server),
+    ("support/own_a_paused_server", server::own_a_paused_server),
+    ("support/start_a_server", fetch::start_a_server),
+    ("support/drop_a_busy_proxy", proxy_modes::drop_a_busy_proxy),
+];
