@@ -178,7 +178,7 @@ impl Lease {
         hold.set_due(hold.deadline());
         hold.nudge();
         let request = Request::new(&RENEW, &[&hold.keys.word])
-            .arg(hold.token.as_bytes())
+            .arg(&*hold.token)
             .number(millis(lease));
         let mut limits = core.node.limits;
         limits.io = HoldOptions::new(lease).command_timeout(limits.io);

@@ -8,6 +8,7 @@ use crossbeam_channel::never;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
+use crate::hold::clock::BootTime;
 use crate::hold::core::Core;
 use crate::hold::deadlock::{self, Circle, Resource, Waiting};
 use crate::hold::gate::{Pass, Stopped};
@@ -341,10 +342,9 @@ impl Attempt<'_> {
         let inbox = if with_ticket { &**core.inbox.id() } else { "" };
         let lease = first_lease(&wanted.options);
         let request = Request::new(&ACQUIRE, &[&wanted.keys.word, &wanted.keys.state])
-            .arg(self.token.as_bytes())
+            .arg(&*self.token)
             .number(millis(lease))
-            .arg(wanted.kind)
-            .arg(core.holder_label())
+            .arg(format!("{}\n{}", wanted.kind, core.holder_label()))
             .number(core.floor())
             .arg(inbox)
             .number(millis(lease.saturating_add(KEEP_MARKED)));
@@ -375,20 +375,14 @@ impl Attempt<'_> {
         let address = &self.core.node.target.address;
         let shape = || Failure::misshapen(address, ACQUIRE.name, &redis::Value::Nil);
         let sent_at = answer.sent_at;
+        if let redis::Value::BulkString(grant) = &answer.value {
+            return self
+                .read_grant(grant, sent_at)
+                .map(Said::Granted)
+                .ok_or_else(shape);
+        }
         let mut reply = Reply::new(answer.value).ok_or_else(shape)?;
         match reply.int().ok_or_else(shape)? {
-            1 => {
-                let fencing = reply.number().ok_or_else(shape)?;
-                let mark = reply.text().ok_or_else(shape)?;
-                let mark_token = reply.number().ok_or_else(shape)?;
-                let label = reply.text().ok_or_else(shape)?;
-                Ok(Said::Granted(Grant {
-                    token: self.token.clone(),
-                    fencing: FencingToken::from(fencing),
-                    predecessor: Predecessor::read(&mark, mark_token, label).ok_or_else(shape)?,
-                    sent_at,
-                }))
-            }
             0 => Ok(Said::Held {
                 left: reply
                     .int()
@@ -399,6 +393,20 @@ impl Attempt<'_> {
             -1 => Ok(Said::DeadToken),
             _ => Err(refusal(&self.wanted.keys, &mut reply, address)),
         }
+    }
+
+    /// Fencing token, mark, mark's token, mark's label: the numbers have 16 digits each.
+    fn read_grant(&self, packed: &[u8], sent_at: BootTime) -> Option<Grant> {
+        let text = String::from_utf8_lossy(packed);
+        let fencing: u64 = text.get(..16)?.parse().ok()?;
+        let mark_token: u64 = text.get(17..33)?.parse().ok()?;
+        let label = text.get(33..)?.to_owned();
+        Some(Grant {
+            token: self.token.clone(),
+            fencing: FencingToken::from(fencing),
+            predecessor: Predecessor::read(text.get(16..17)?, mark_token, label)?,
+            sent_at,
+        })
     }
 
     /// Turns a grant into something to hold; `None` if it came too late, which has been undone then.

@@ -186,7 +186,7 @@ fn request(hold: &Hold, mark: Mark, held: Duration) -> Request {
         .at_least
         .map_or(Duration::ZERO, |at_least| at_least.saturating_sub(held));
     Request::new(&RELEASE, &[&hold.keys.word, &hold.keys.state])
-        .arg(hold.token.as_bytes())
+        .arg(&*hold.token)
         .arg(mark.letter())
         .number(millis(rest))
         .number(millis(mark.keep()))

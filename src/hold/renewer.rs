@@ -17,6 +17,9 @@ use crate::redis_io::failure::Failure;
 use crate::redis_io::node::{Answer, Node};
 use crate::redis_io::script::{RENEW, Reply, Request};
 
+/// Longest that a thread without a hold sleeps before it looks for one by itself.
+const LONGEST_LINGER: Duration = Duration::from_secs(1);
+
 /// One renewer thread. It serves one hold at a time, and parks in between.
 #[derive(Debug)]
 pub(crate) struct Renewer {
@@ -35,6 +38,10 @@ struct Slot {
     joiner: Option<Sender<()>>,
     /// When the thread looks again by itself; `None`: it is parked, and must be woken.
     next_look: Option<BootTime>,
+    /// A hold came since the last look: more are likely, so the thread goes on looking for a while before it parks.
+    used: bool,
+    /// How long until that look: soon enough for holds like the last one.
+    linger: Duration,
     stop: bool,
 }
 
@@ -60,6 +67,8 @@ impl Renewer {
         hold.nudged_by(self.wake.clone());
         let mut slot = self.slot.lock();
         slot.hold = Some(hold.clone());
+        slot.used = true;
+        slot.linger = (due.since(hold.granted_at) / 2).min(LONGEST_LINGER);
         // Otherwise it finds the hold by itself, in time: a wake costs more than all else here.
         if slot.next_look.is_none_or(|look| due < look) {
             let _ = self.wake.try_send(());
@@ -102,6 +111,11 @@ fn work(slot: &Mutex<Slot>, wakes: &Receiver<()>, node: &Node, metrics: &Meters)
                 return;
             }
             match slot.hold.clone() {
+                None if slot.used => {
+                    slot.used = false;
+                    slot.next_look = Some(node.clock.now() + slot.linger);
+                    (None, Some(slot.linger))
+                }
                 None => {
                     slot.next_look = None;
                     (None, None)
@@ -212,7 +226,7 @@ impl Pace {
         left: Duration,
     ) -> Result<Answer, Error> {
         let request = Request::new(&RENEW, &[&hold.keys.word])
-            .arg(hold.token.as_bytes())
+            .arg(&*hold.token)
             .number(millis(lease));
         // Several tries must fit into what is left, so each has less time than the one before.
         let io = hold

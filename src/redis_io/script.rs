@@ -68,30 +68,43 @@ script!(
     FORCE_UNLOCK, "force_unlock"
 );
 
-/// One call of one script.
+/// One call of one script, as it goes on the wire but for the command and the script itself.
+///
+/// Written straight into one buffer: with the package's general `Cmd` packing took a fifth of the client's instructions.
 #[derive(Clone)]
 pub(crate) struct Request {
     pub(crate) script: &'static Script,
-    keys: Vec<Arc<str>>,
-    args: Vec<Vec<u8>>,
+    body: Vec<u8>,
+    /// How many strings `body` has.
+    parts: usize,
 }
 
 impl Request {
     pub(crate) fn new(script: &'static Script, keys: &[&Arc<str>]) -> Request {
-        Request {
+        let mut request = Request {
             script,
-            keys: keys.iter().map(|&k| k.clone()).collect(),
-            args: Vec::with_capacity(8),
+            body: Vec::with_capacity(320),
+            parts: 0,
+        };
+        request.push(keys.len().to_string().as_bytes());
+        for key in keys {
+            request.push(key.as_bytes());
         }
+        request
     }
 
-    pub(crate) fn arg(mut self, arg: impl Into<Vec<u8>>) -> Request {
-        self.args.push(arg.into());
+    pub(crate) fn arg(mut self, arg: impl AsRef<[u8]>) -> Request {
+        self.push(arg.as_ref());
         self
     }
 
     pub(crate) fn number(self, n: u64) -> Request {
         self.arg(n.to_string())
+    }
+
+    fn push(&mut self, part: &[u8]) {
+        bulk(&mut self.body, part);
+        self.parts += 1;
     }
 
     /// By its hash: what nearly every call is.
@@ -105,16 +118,24 @@ impl Request {
     }
 
     fn pack_as(&self, command: &str, script: &str) -> Vec<u8> {
-        let mut cmd = redis::cmd(command);
-        cmd.arg(script).arg(self.keys.len());
-        for key in &self.keys {
-            cmd.arg(key.as_bytes());
-        }
-        for arg in &self.args {
-            cmd.arg(arg.as_slice());
-        }
-        cmd.get_packed_command()
+        let mut packed = Vec::with_capacity(self.body.len() + script.len() + 48);
+        packed.push(b'*');
+        packed.extend_from_slice((self.parts + 2).to_string().as_bytes());
+        packed.extend_from_slice(b"\r\n");
+        bulk(&mut packed, command.as_bytes());
+        bulk(&mut packed, script.as_bytes());
+        packed.extend_from_slice(&self.body);
+        packed
     }
+}
+
+/// One bulk string of the Redis protocol.
+fn bulk(out: &mut Vec<u8>, part: &[u8]) {
+    out.push(b'$');
+    out.extend_from_slice(part.len().to_string().as_bytes());
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(part);
+    out.extend_from_slice(b"\r\n");
 }
 
 /// Reads a script's reply part by part; any other shape gives `None`, never a panic.
@@ -156,6 +177,31 @@ impl Reply {
             Value::Nil => Some(None),
             Value::BulkString(b) => Some(Some(String::from_utf8_lossy(&b).into_owned())),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_packed_as_the_package_would_pack_it() {
+        let (word, state): (Arc<str>, Arc<str>) = ("o:1".into(), "{o:1}:lh:s".into());
+        let request = Request::new(&ACQUIRE, &[&word, &state])
+            .arg("tok\r\nen")
+            .number(30_000)
+            .arg("");
+        let mut cmd = redis::cmd("EVALSHA");
+        cmd.arg(&ACQUIRE.body.sha).arg(2).arg("o:1").arg("{o:1}:lh:s");
+        cmd.arg("tok\r\nen").arg(30_000).arg("");
+        assert_eq!(request.pack(), cmd.get_packed_command());
+    }
+
+    #[test]
+    fn every_script_has_the_shared_functions_where_it_wants_them() {
+        for script in [&ACQUIRE, &RENEW, &RELEASE, &LEAVE, &INSPECT, &FORCE_UNLOCK] {
+            assert!(!script.body.source.contains("#include"), "{}", script.name);
         }
     }
 }

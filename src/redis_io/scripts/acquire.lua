@@ -5,10 +5,11 @@
 -- SET is the first write, so a server that is out of memory refuses before anything has changed. The common path has
 -- four calls and no functions: each costs. Layout of the state: layout.lua.
 -- KEYS  1 word  2 state
--- ARGV  1 token  2 ttl (ms)  3 kind  4 label  5 lowest fencing token to give  6 inbox, or '' not to register
---       7 how long to keep the state (ms)
--- reply {1, fencing token, mark, mark's token, mark's label} granted; {0, ms left, holder's token, waiters} held;
---       {-1} dead token; {-2, which key} somebody's data; {-3, version} state of a later layout
+-- ARGV  1 token  2 ttl (ms)  3 kind \n label  4 lowest fencing token to give  5 inbox, or '' not to register
+--       6 how long to keep the state (ms)
+-- reply granted: fencing token (16 digits), mark, mark's token (16 digits) and mark's label, in one string;
+--       {0, ms left, holder's token, waiters} held; {-1} dead token; {-2, which key} somebody's data;
+--       {-3, version} state of a later layout
 local s = redis.call('GET', KEYS[2])
 local token, id = ARGV[1], string.sub(ARGV[1], 1, 16)
 local found = s
@@ -32,18 +33,18 @@ if not redis.call('SET', KEYS[1], token, 'NX', 'PX', ARGV[2]) then
       return {-2, 'word'}
     end
     local list = {}
-    if ARGV[6] ~= '' then
+    if ARGV[5] ~= '' then
       local now = server_ms()
       local _, _, _, waiters = texts(s)
       list = live_waiters(waiters, now)
       local mine = nil
       for _, w in ipairs(list) do
-        if w[1] == ARGV[6] then
+        if w[1] == ARGV[5] then
           mine = w
         end
       end
       if not mine then
-        mine = {ARGV[6], string.format('%.0f', now)}
+        mine = {ARGV[5], string.format('%.0f', now)}
         list[#list + 1] = mine
       end
       mine[3] = string.format('%.0f', now)
@@ -60,13 +61,13 @@ if not redis.call('SET', KEYS[1], token, 'NX', 'PX', ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
   if string.sub(s, 65, 80) == id then
     local _, _, earlier = texts(s)
-    return {1, string.sub(s, 4, 19), string.sub(s, 3, 3), string.sub(s, 36, 51), earlier}
+    return string.sub(s, 4, 19) .. string.sub(s, 3, 3) .. string.sub(s, 36, 51) .. earlier
   end
   -- Our word, but its state is gone: somebody deleted it. A new one, with a new fencing token.
 end
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
-local fence = math.max(now, string.sub(s, 4, 19) + 1, ARGV[5] + 0)
+local fence = math.max(now, string.sub(s, 4, 19) + 1, ARGV[4] + 0)
 -- tostring would round it.
 local f = string.format('%.0f', fence)
 local since = f
@@ -78,9 +79,9 @@ local b = string.find(s, '\n', a + 1, true)
 local c = string.find(s, '\n', b + 1, true)
 local mark, mark_token, label = string.sub(s, 2, 2), string.sub(s, 20, 35), string.sub(s, a + 1, b - 1)
 local waiters = string.sub(s, c + 1)
-if ARGV[6] ~= '' and waiters ~= '' then
-  waiters = string.gsub(waiters, ARGV[6] .. ',%d+,%d+;', '')
+if ARGV[5] ~= '' and waiters ~= '' then
+  waiters = string.gsub(waiters, ARGV[5] .. ',%d+,%d+;', '')
 end
 redis.call('SET', KEYS[2], '1A' .. mark .. f .. f .. mark_token .. string.sub(since, 1, 13) .. id .. string.sub(s, 81, 336)
-  .. ARGV[3] .. '\n' .. ARGV[4] .. '\n' .. label .. '\n' .. waiters, 'PX', ARGV[7])
-return {1, f, mark, mark_token, label}
+  .. ARGV[3] .. '\n' .. label .. '\n' .. waiters, 'PX', ARGV[6])
+return f .. mark .. mark_token .. label

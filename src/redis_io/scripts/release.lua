@@ -5,7 +5,7 @@
 -- KEYS  1 word  2 state
 -- ARGV  1 token  2 mark (C clean, P panicked, A abandoned)  3 ms that the key must stay (hold at least), or 0
 --       4 how long to keep the state (ms)
--- reply {1} released; {0} not ours; {-2, which key} somebody's data; {-3, version} state of a later layout
+-- reply 1 released; 0 not ours; {-2, which key} somebody's data; {-3, version} state of a later layout
 local s = redis.pcall('GET', KEYS[2])
 local token, id = ARGV[1], string.sub(ARGV[1], 1, 16)
 if redis.pcall('GET', KEYS[1]) ~= token then
@@ -15,18 +15,18 @@ if redis.pcall('GET', KEYS[1]) ~= token then
   elseif s and not is_readable(s) then
     return refusal(s)
   elseif s and string.find(s, id, 81, true) then
-    return {1}
+    return 1
   elseif s then
     redis.pcall('SET', KEYS[2], bury(s, id), 'KEEPTTL')
   else
     redis.pcall('SET', KEYS[2], bury(EMPTY, id), 'PX', CLEAN_MS)
   end
-  return {0}
+  return 0
 end
 redis.call('DEL', KEYS[1])
 if type(s) ~= 'string' or #s < 339 or not string.find(s, '^1%u%u%d%d') then
   -- Ours to free, whatever has become of its state.
-  return {1}
+  return 1
 end
 local released = '1' .. ARGV[2] .. string.sub(s, 3, 64) .. '----------------' .. id .. string.sub(s, 81, 320)
   .. string.sub(s, 337)
@@ -41,4 +41,4 @@ else
   --#include layout.lua
   store_and_wake(KEYS[2], KEYS[1], released, ARGV[4])
 end
-return {1}
+return 1
