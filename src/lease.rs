@@ -148,6 +148,9 @@ impl Lease {
 
     /// What is left of the lease before it must be renewed or is over; zero once it is over. No I/O.
     pub fn remaining(&self) -> Duration {
+        if self.is_forked() {
+            return Duration::ZERO;
+        }
         self.0.remaining()
     }
 

@@ -284,7 +284,7 @@ impl MutexGuard {
     /// A guard that can go to another thread. From then on this process can't tell any more that a thread locks it twice: that
     /// waits for ever.
     pub fn into_owned(self) -> OwnedMutexGuard {
-        self.inner.hold().untrack();
+        self.inner.untrack();
         OwnedMutexGuard { inner: self.inner }
     }
 }

@@ -31,6 +31,11 @@ const POLL: Duration = Duration::from_secs(1);
 const FIRST_RETRY: Duration = Duration::from_millis(25);
 const SLOWEST_RETRY: Duration = Duration::from_millis(500);
 
+/// Longest that a wait is kept from ending by what it must undo; then that goes on in the background.
+const LONGEST_FAREWELL: Duration = Duration::from_millis(250);
+/// Longest that a waiter stands still for the inbox to be subscribed; a later subscription wakes it.
+const INBOX_PATIENCE: Duration = Duration::from_millis(50);
+
 /// What is to be acquired, and how it is to be held.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
@@ -72,7 +77,7 @@ fn try_acquire(
     if deadlock::is_mine(&resource) {
         return Err(patience.circle(Circle::Itself));
     }
-    let pass = enter(core, wanted, patience, &resource)?;
+    let (pass, contended) = enter(core, wanted, patience, &resource)?;
     let mut attempt = Attempt {
         core,
         wanted,
@@ -85,7 +90,7 @@ fn try_acquire(
         mailbox: None,
         waiting: None,
         retry: FIRST_RETRY,
-        contended: false,
+        contended,
         trouble: None,
         answering: true,
     };
@@ -116,16 +121,16 @@ fn try_acquire(
     }
 }
 
-/// Waits for the other threads of this client that want the same word.
+/// Waits for the other threads of this client that want the same word, and says whether there were any.
 fn enter(
     core: &Arc<Core>,
     wanted: &Wanted,
     patience: &Patience,
     resource: &Resource,
-) -> Result<Pass> {
+) -> Result<(Pass, bool)> {
     let word = &wanted.keys.word;
     if let Some(pass) = core.gates.try_enter(word) {
-        return Ok(pass);
+        return Ok((pass, false));
     }
     if patience.is_try {
         return Err(Error::new(
@@ -137,13 +142,15 @@ fn enter(
     let entered = core
         .gates
         .enter(word, patience.deadline, &patience.cancellers);
-    entered.map_err(|stopped| match stopped {
-        Stopped::Cancelled => cancelled(),
-        // One thread asks the server for all: what it heard last is what all of them waited for.
-        Stopped::TimedOut => core.gates.trouble(word).unwrap_or_else(|| {
-            patience.timed_out("another thread of this process had it, or was ahead")
-        }),
-    })
+    entered
+        .map(|pass| (pass, true))
+        .map_err(|stopped| match stopped {
+            Stopped::Cancelled => cancelled(),
+            // One thread asks the server for all: what it heard last is what all of them waited for.
+            Stopped::TimedOut => core.gates.trouble(word).unwrap_or_else(|| {
+                patience.timed_out("another thread of this process had it, or was ahead")
+            }),
+        })
 }
 
 /// How long this call may take, and what ends it.
@@ -162,6 +169,10 @@ impl Patience {
             deadline: wait.deadline(began, core.max_wait),
             cancellers: Cancellers([core.canceller.clone(), wait.canceller.clone()]),
         }
+    }
+
+    fn is_bounded(&self) -> bool {
+        !self.is_try && self.deadline.is_some()
     }
 
     fn is_over(&self) -> bool {
@@ -344,7 +355,7 @@ impl Attempt<'_> {
         let request = Request::new(&ACQUIRE, &[&wanted.keys.word, &wanted.keys.state])
             .arg(&*self.token)
             .number(millis(lease))
-            .arg(format!("{}\n{}", wanted.kind, core.holder_label()))
+            .arg(format!("{}\n{}", core.holder_label(), wanted.kind))
             .number(core.floor())
             .arg(inbox)
             .number(millis(lease.saturating_add(KEEP_MARKED)));
@@ -454,11 +465,10 @@ impl Attempt<'_> {
         if self.mailbox.is_none() {
             self.mailbox = Some(core.inbox.mailbox(&self.wanted.keys.word));
         }
-        let limits = core.node.limits;
-        let left = self.patience.deadline.map_or(limits.connect, |d| {
+        let left = self.patience.deadline.map_or(INBOX_PATIENCE, |d| {
             d.saturating_duration_since(Instant::now())
         });
-        core.inbox.open(left.min(limits.connect))
+        core.inbox.open(left.min(INBOX_PATIENCE))
     }
 
     /// Undoes what this attempt may have left on the server: at once if it answers, else in the background.
@@ -480,10 +490,11 @@ impl Attempt<'_> {
         self.mailbox = None;
         self.waiting = None;
         if self.answering {
-            let most = if self.patience.is_try || self.patience.deadline.is_none() {
-                core.node.limits.io
-            } else {
+            // Whoever cancels a wait, or whose time is up, wants to go on.
+            let most = if self.patience.is_bounded() {
                 self.patience.slack() / 2
+            } else {
+                core.node.limits.io.min(LONGEST_FAREWELL)
             };
             let limits = core.node.limits.within(most);
             match core.node.call(&request, limits, Budget::new(most)) {

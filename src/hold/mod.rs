@@ -12,7 +12,7 @@ pub(crate) mod renewers;
 
 use std::convert::Infallible;
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -45,6 +45,8 @@ pub(crate) struct Hold {
     due: AtomicU64,
     /// Where `with_max_hold` ends it.
     max_end: Option<BootTime>,
+    /// The lease that runs now goes up to there, so there is nothing to renew any more.
+    last_lease: AtomicBool,
     /// 0 while held, then a reason, for ever.
     ended: AtomicU8,
     /// Dropped at the end, so that every clone of `over` is disconnected at once.
@@ -90,7 +92,8 @@ impl Hold {
         let max_end = options.max_hold.map(|max| grant.sent_at + max);
         let lease = first_lease(&options);
         let deadline = local_deadline(grant.sent_at, lease);
-        let due = if options.renewed && max_end.is_none_or(|end| deadline < end) {
+        let last_lease = options.max_hold.is_some_and(|max| max <= options.ttl);
+        let due = if options.renewed && !last_lease {
             grant.sent_at + lease / 3
         } else {
             deadline
@@ -106,6 +109,7 @@ impl Hold {
             deadline: AtomicU64::new(deadline.nanos()),
             due: AtomicU64::new(due.nanos()),
             max_end,
+            last_lease: AtomicBool::new(last_lease),
             ended: AtomicU8::new(HELD),
             alive: Mutex::new(Some(alive)),
             over,
@@ -151,13 +155,32 @@ impl Hold {
             .store(due.min(self.deadline()).nanos(), Ordering::Release);
     }
 
-    pub(crate) fn max_end(&self) -> Option<BootTime> {
-        self.max_end
+    /// The lease that a renewal should ask for now, and whether it is the last one that `with_max_hold` allows.
+    pub(crate) fn next_lease(&self, now: BootTime) -> (Duration, bool) {
+        let ttl = self.options.ttl;
+        match self.max_end.map(|end| end.since(now)) {
+            Some(left) if left <= ttl => (left, true),
+            _ => (ttl, false),
+        }
     }
 
-    /// Sets the local deadline. No use to a hold that has ended: the end is sticky.
+    /// A renewal of `lease`, sent at `sent_at`, was confirmed. No use to a hold that has ended: the end is sticky.
+    pub(crate) fn renewed(&self, sent_at: BootTime, lease: Duration, last: bool) {
+        self.set_deadline(local_deadline(sent_at, lease));
+        if last {
+            self.last_lease.store(true, Ordering::Release);
+            self.set_due(self.deadline());
+        } else {
+            self.set_due(sent_at + lease / 3);
+        }
+    }
+
+    /// Whether nothing but the end of the present lease is to come.
+    pub(crate) fn only_ends(&self) -> bool {
+        !self.options.renewed || self.last_lease.load(Ordering::Acquire)
+    }
+
     pub(crate) fn set_deadline(&self, deadline: BootTime) {
-        let deadline = self.max_end.map_or(deadline, |end| deadline.min(end));
         self.deadline.store(deadline.nanos(), Ordering::Release);
     }
 
@@ -191,7 +214,7 @@ impl Hold {
     fn why_past_deadline(&self) -> LossReason {
         if !self.options.renewed {
             LossReason::Overrun
-        } else if self.max_end.is_some_and(|end| self.deadline() >= end) {
+        } else if self.last_lease.load(Ordering::Acquire) {
             LossReason::MaxHold
         } else {
             LossReason::DeadlinePassed

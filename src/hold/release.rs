@@ -76,6 +76,13 @@ impl HoldGuard {
         }
     }
 
+    /// The guard may go to another thread from here on.
+    pub(crate) fn untrack(&self) {
+        if !self.core.is_forked() {
+            self.lease.hold().untrack();
+        }
+    }
+
     /// Gives the lock back and says how that went.
     pub(crate) fn unlock(mut self) -> Result<()> {
         self.release(Mark::Clean)

@@ -8,8 +8,8 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
 use crate::error::{Error, LossReason};
+use crate::hold::Hold;
 use crate::hold::clock::BootTime;
-use crate::hold::{Hold, local_deadline};
 use crate::observe::metrics::Meters;
 use crate::options::millis;
 use crate::redis_io::connection::{Budget, Limits};
@@ -174,17 +174,15 @@ impl Pace {
         if hold.end_reason().is_some() {
             return true;
         }
-        if !hold.options.renewed || hold.due() >= hold.deadline() {
-            // Nothing but its end is to come, and it has been put off since.
+        if hold.only_ends() {
+            // The end has been put off since.
             hold.set_due(hold.deadline());
             return false;
         }
         let now = node.clock.now();
         let left = hold.deadline().since(now);
         metrics.renewal_due(now.since(hold.due()), left);
-        let lease = hold
-            .max_end()
-            .map_or(hold.options.ttl, |end| end.since(now).min(hold.options.ttl));
+        let (lease, last) = hold.next_lease(now);
         let renewed = self
             .renew(hold, node, lease, left)
             .and_then(|answer| read(node, answer));
@@ -195,8 +193,7 @@ impl Pace {
                     return true;
                 }
                 report_jump(hold, sent_at, server_left);
-                hold.set_deadline(local_deadline(sent_at, lease));
-                hold.set_due(sent_at + lease / 3);
+                hold.renewed(sent_at, lease, last);
                 self.failures = 0;
                 metrics.renewed();
                 false
@@ -233,8 +230,9 @@ impl Pace {
             .options
             .command_timeout(node.limits.io)
             .min((left / 4).max(Duration::from_millis(5)));
+        // All of it, connecting included: a release may have to wait for this, and is bounded itself.
         let limits = Limits::new(node.limits.connect.min(io), io);
-        let patience = (limits.connect + limits.io).min(left);
+        let patience = io.min(left);
         let result = if self.failures % 2 == 1 {
             node.call(&request, limits, Budget::new(patience))
         } else {

@@ -101,7 +101,7 @@ fn read(keys: &Keys, mut reply: Reply) -> Option<LockInfo> {
     let field = |places: std::ops::Range<usize>| state.get(places).unwrap_or("");
     let mut texts = field(TEXTS..state.len()).split('\n');
     let mut text = || texts.next().unwrap_or("");
-    let (kind, label, _earlier, waiting) = (text(), text(), text(), text());
+    let (label, kind, _earlier, waiting) = (text(), text(), text(), text());
     let ours = value
         .as_deref()
         .is_some_and(|v| !state.is_empty() && v.get(..16) == Some(field(HOLDER)));

@@ -142,13 +142,11 @@ impl Limits {
         Limits { connect, io }
     }
 
-    /// No part longer than `most`, give or take a tenth: a socket's timeouts cost two system calls to change, which is not
-    /// worth it for a few microseconds less.
+    /// No part longer than `most`.
     pub(crate) fn within(self, most: Duration) -> Limits {
-        let cut = |d: Duration| if d - d / 10 <= most { d } else { most };
         Limits {
-            connect: cut(self.connect),
-            io: cut(self.io),
+            connect: self.connect.min(most),
+            io: self.io.min(most),
         }
     }
 }
@@ -260,7 +258,9 @@ impl ManagedConnection {
     pub(crate) fn set_timeout(&mut self, io: Duration) -> Result<(), Failure> {
         // Zero would mean "none" to the socket.
         let io = io.max(Duration::from_millis(1));
-        if self.timeout_set != Some(io) {
+        // Two system calls are not worth a few microseconds less.
+        let near = |set: Duration| set >= io && set - set / 10 <= io;
+        if !self.timeout_set.is_some_and(near) {
             let set = self.exchange(|c| {
                 c.set_read_timeout(Some(io))?;
                 c.set_write_timeout(Some(io))
@@ -269,11 +269,6 @@ impl ManagedConnection {
             self.timeout_set = Some(io);
         }
         Ok(())
-    }
-
-    /// Drops the connection at the next occasion: an answer is still to come that nobody waits for.
-    pub(crate) fn give_up(&mut self) {
-        self.broken = true;
     }
 
     pub(crate) fn failed(&mut self, reached: Reached, e: RedisError) -> Failure {

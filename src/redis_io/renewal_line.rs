@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::hold::clock::Clock;
 use crate::redis_io::connection::{Budget, Limits, ManagedConnection, Target};
-use crate::redis_io::failure::Failure;
+use crate::redis_io::failure::{Failure, Reached};
 use crate::redis_io::node::Answer;
 use crate::redis_io::script::Request;
 
@@ -173,25 +173,18 @@ fn send_batch(
     for pending in &batch {
         packed.extend_from_slice(&pack(&pending.request));
     }
-    if let Err(failure) = connection.connect(connect) {
+    let budget = Budget::new(io);
+    if let Err(failure) = connection.connect(connect.min(io)) {
         return fail(batch, failure);
     }
     let sent_at = clock.now();
-    if let Err(failure) = connection.send(&packed, io) {
+    if let Err(failure) = connection.send(&packed, budget.left()) {
         return fail(batch, failure);
     }
-    let budget = Budget::new(io);
     let mut unknown = Vec::new();
     let mut batch = batch.into_iter();
     while let Some(pending) = batch.next() {
-        let received = if budget.left().is_zero() {
-            connection.give_up();
-            let slow = std::io::Error::from(std::io::ErrorKind::TimedOut);
-            let reached = crate::redis_io::failure::Reached::Maybe;
-            Err(connection.failed(reached, slow.into()))
-        } else {
-            connection.receive()
-        };
+        let received = receive_within(connection, budget, io);
         match received {
             Ok(Ok(value)) => answer(&pending, Ok(Answer { value, sent_at })),
             Ok(Err(e)) => {
@@ -212,6 +205,23 @@ fn send_batch(
         }
     }
     unknown
+}
+
+/// One answer. The socket's timeout is per read, so a server that answers one after the other slowly must be stopped here.
+fn receive_within(
+    connection: &mut ManagedConnection,
+    budget: Budget,
+    io: Duration,
+) -> Result<Result<redis::Value, redis::RedisError>, Failure> {
+    let left = budget.left();
+    if left.is_zero() {
+        let slow = std::io::Error::from(std::io::ErrorKind::TimedOut);
+        return Err(connection.failed(Reached::Maybe, slow.into()));
+    }
+    if left < io / 2 {
+        connection.set_timeout(left)?;
+    }
+    connection.receive()
 }
 
 /// The same fault for all of them.

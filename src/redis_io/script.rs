@@ -193,7 +193,10 @@ mod tests {
             .number(30_000)
             .arg("");
         let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(&ACQUIRE.body.sha).arg(2).arg("o:1").arg("{o:1}:lh:s");
+        cmd.arg(&ACQUIRE.body.sha)
+            .arg(2)
+            .arg("o:1")
+            .arg("{o:1}:lh:s");
         cmd.arg("tok\r\nen").arg(30_000).arg("");
         assert_eq!(request.pack(), cmd.get_packed_command());
     }

@@ -5,7 +5,7 @@
 -- SET is the first write, so a server that is out of memory refuses before anything has changed. The common path has
 -- four calls and no functions: each costs. Layout of the state: layout.lua.
 -- KEYS  1 word  2 state
--- ARGV  1 token  2 ttl (ms)  3 kind \n label  4 lowest fencing token to give  5 inbox, or '' not to register
+-- ARGV  1 token  2 ttl (ms)  3 label \n kind  4 lowest fencing token to give  5 inbox, or '' not to register
 --       6 how long to keep the state (ms)
 -- reply granted: fencing token (16 digits), mark, mark's token (16 digits) and mark's label, in one string;
 --       {0, ms left, holder's token, waiters} held; {-1} dead token; {-2, which key} somebody's data;
@@ -14,7 +14,7 @@ local s = redis.call('GET', KEYS[2])
 local token, id = ARGV[1], string.sub(ARGV[1], 1, 16)
 local found = s
 if s then
-  if #s < 339 or not string.find(s, '^1%u%u%d%d') then
+  if string.byte(s, 1) ~= 49 or #s < 339 then
     --#include layout.lua
     return refusal(s)
   end
@@ -67,20 +67,22 @@ if not redis.call('SET', KEYS[1], token, 'NX', 'PX', ARGV[2]) then
 end
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
-local fence = math.max(now, string.sub(s, 4, 19) + 1, ARGV[4] + 0)
+local fence = math.max(now, string.sub(s, 4, 19) + 1, ARGV[4])
 -- tostring would round it.
 local f = string.format('%.0f', fence)
 local since = f
 if fence ~= now then
   since = string.format('%.0f', now)
 end
-local a = string.find(s, '\n', 337, true)
-local b = string.find(s, '\n', a + 1, true)
-local c = string.find(s, '\n', b + 1, true)
-local mark, mark_token, label = string.sub(s, 2, 2), string.sub(s, 20, 35), string.sub(s, a + 1, b - 1)
-local waiters = string.sub(s, c + 1)
-if ARGV[5] ~= '' and waiters ~= '' then
-  waiters = string.gsub(waiters, ARGV[5] .. ',%d+,%d+;', '')
+local mark, mark_token = string.sub(s, 2, 2), string.sub(s, 20, 35)
+local label = string.sub(s, 337, string.find(s, '\n', 337, true) - 1)
+local waiters = ''
+if string.byte(s, -1) ~= 10 then
+  -- Somebody waits; if it is us, no longer.
+  waiters = string.match(s, '[^\n]*$')
+  if ARGV[5] ~= '' then
+    waiters = string.gsub(waiters, ARGV[5] .. ',%d+,%d+;', '')
+  end
 end
 redis.call('SET', KEYS[2], '1A' .. mark .. f .. f .. mark_token .. string.sub(since, 1, 13) .. id .. string.sub(s, 81, 336)
   .. ARGV[3] .. '\n' .. label .. '\n' .. waiters, 'PX', ARGV[6])

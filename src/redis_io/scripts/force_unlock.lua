@@ -19,8 +19,8 @@ local id = string.sub(s, 65, 80)
 if string.sub(held_by, 1, 16) == id then
   s = bury(s, id)
 elseif string.sub(held_by, 1, 8) ~= 'lh:rest:' then
-  local kind, _, earlier, waiters = texts(s)
-  s = with_texts(s, kind, 'another library', earlier, waiters)
+  local _, kind, earlier, waiters = texts(s)
+  s = with_texts(s, 'another library', kind, earlier, waiters)
   s = '1A' .. string.sub(s, 3, 19) .. string.sub(s, 4, 19) .. string.sub(s, 36)
 end
 s = string.sub(s, 1, 64) .. NOBODY .. string.sub(s, 81)

@@ -10,7 +10,7 @@
 --   52-64   since when it is held (ms, server time)
 --   65-80   holder: the first 16 digits of the word's value, or 16 '-'
 --   81-336  the last 16 dead tokens, 16 digits each, newest first, filled up with '-': no acquire may carry them again
---   337-    kind \n label \n earlier label \n waiters (inbox,arrived ms,heard ms; in order of arrival)
+--   337-    label \n kind \n earlier label \n waiters (inbox,arrived ms,heard ms; in order of arrival)
 local NOBODY = '----------------'
 local EMPTY = '1NN' .. string.rep('0', 61) .. NOBODY .. string.rep('-', 256) .. '\n\n\n'
 local SILENT_MS = 5000
@@ -30,18 +30,18 @@ local function refusal(s)
   return {-2, 'state'}
 end
 
--- kind, label, earlier label, waiters
+-- label, kind, earlier label, waiters
 local function texts(s)
   return string.match(s, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$', 337)
 end
 
-local function with_texts(s, kind, label, earlier, waiters)
-  return string.sub(s, 1, 336) .. kind .. '\n' .. label .. '\n' .. earlier .. '\n' .. waiters
+local function with_texts(s, label, kind, earlier, waiters)
+  return string.sub(s, 1, 336) .. label .. '\n' .. kind .. '\n' .. earlier .. '\n' .. waiters
 end
 
 local function with_waiters(s, waiters)
-  local kind, label, earlier = texts(s)
-  return with_texts(s, kind, label, earlier, waiters)
+  local label, kind, earlier = texts(s)
+  return with_texts(s, label, kind, earlier, waiters)
 end
 
 local function bury(s, id)

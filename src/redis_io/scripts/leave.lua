@@ -22,11 +22,11 @@ if token ~= '' then
   s = bury(s, id)
   if string.sub(s, 65, 80) == id then
     -- What the holder had learned is to be learned again; nobody has had the lock in between, as far as is known.
-    local kind, _, earlier, waiters = texts(s)
+    local _, kind, earlier, waiters = texts(s)
     local mark, mark_token = string.sub(s, 3, 3), string.sub(s, 36, 51)
     s = '1' .. mark .. 'N' .. string.sub(s, 4, 19) .. mark_token .. string.rep('0', 16) .. string.sub(s, 52, 64)
       .. NOBODY .. string.sub(s, 81)
-    s = with_texts(s, kind, earlier, '', waiters)
+    s = with_texts(s, earlier, kind, '', waiters)
   end
 end
 local _, _, _, waiters = texts(s)

@@ -6,11 +6,12 @@
 -- ARGV  1 token  2 mark (C clean, P panicked, A abandoned)  3 ms that the key must stay (hold at least), or 0
 --       4 how long to keep the state (ms)
 -- reply 1 released; 0 not ours; {-2, which key} somebody's data; {-3, version} state of a later layout
-local s = redis.pcall('GET', KEYS[2])
+local read = redis.call('MGET', KEYS[1], KEYS[2])
+local s = read[2]
 local token, id = ARGV[1], string.sub(ARGV[1], 1, 16)
-if redis.pcall('GET', KEYS[1]) ~= token then
+if read[1] ~= token then
   --#include layout.lua
-  if type(s) == 'table' then
+  if not s and redis.call('EXISTS', KEYS[2]) == 1 then
     return {-2, 'state'}
   elseif s and not is_readable(s) then
     return refusal(s)
@@ -24,7 +25,7 @@ if redis.pcall('GET', KEYS[1]) ~= token then
   return 0
 end
 redis.call('DEL', KEYS[1])
-if type(s) ~= 'string' or #s < 339 or not string.find(s, '^1%u%u%d%d') then
+if not s or string.byte(s, 1) ~= 49 or #s < 339 then
   -- Ours to free, whatever has become of its state.
   return 1
 end
