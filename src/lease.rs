@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::crossbeam_channel::Receiver;
 use crate::error::{Error, ErrorKind, LossReason, Lost, Result};
 use crate::fencing::FencingToken;
+use crate::hold::replies::{misshapen, read_renew};
 use crate::hold::{Hold, local_deadline};
 use crate::options::{HoldOptions, in_limits, invalid, millis};
 use crate::redis_io::connection::Budget;
@@ -128,13 +129,7 @@ impl Lease {
         let answer = core.node.call(&request, limits, budget).map_err(named)?;
         let holder = Reply::new(answer.value).and_then(|mut r| r.maybe_text());
         let address = &core.node.target.address;
-        let holder = holder.ok_or_else(|| {
-            named(Failure::misshapen(
-                address,
-                INSPECT.name,
-                &redis::Value::Nil,
-            ))
-        })?;
+        let holder = holder.ok_or_else(|| named(misshapen(address, &INSPECT)))?;
         if holder.as_deref() != Some(&*hold.token) {
             if hold.end(LossReason::TakenAway) {
                 let what = "the server says that it is not ours any more";
@@ -196,26 +191,16 @@ impl Lease {
                 return Err(named(failure.error));
             }
         };
-        let sent_at = answer.sent_at;
-        match Reply::new(answer.value).and_then(|mut r| r.int()) {
-            Some(1) => {
-                self.check()?;
-                hold.set_deadline(local_deadline(sent_at, lease));
-                hold.set_due(hold.deadline());
-                hold.nudge();
-                Ok(self.check()?)
-            }
-            Some(0) => {
-                hold.end(LossReason::TakenAway);
-                Ok(self.check()?)
-            }
-            _ => {
-                let address = &core.node.target.address;
-                Err(named(
-                    Failure::misshapen(address, RENEW.name, &redis::Value::Nil).error,
-                ))
-            }
+        let renewed =
+            read_renew(answer.value, &core.node.target.address).map_err(|f| named(f.error))?;
+        if renewed.is_none() {
+            hold.end(LossReason::TakenAway);
         }
+        self.check()?;
+        hold.set_deadline(local_deadline(answer.sent_at, lease));
+        hold.set_due(hold.deadline());
+        hold.nudge();
+        Ok(self.check()?)
     }
 
     /// Disconnected when the hold is over, by release or by loss; never carries a message. For a `select!` beside the work;

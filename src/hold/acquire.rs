@@ -1,32 +1,28 @@
 //! The way in: from the first look to a guard, or to an error that leaves nothing behind.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::never;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::fencing::FencingToken;
-use crate::hold::clock::BootTime;
 use crate::hold::core::Core;
 use crate::hold::deadlock::{self, Circle, Resource, Waiting};
 use crate::hold::gate::{Pass, Stopped};
+use crate::hold::leave::leave;
+use crate::hold::patience::{Patience, cancelled, jittered, until_poll};
 use crate::hold::release::HoldGuard;
+use crate::hold::renewer::Renewer;
+use crate::hold::replies::{Said, read_acquire};
 use crate::hold::{Grant, Hold, first_lease, local_deadline};
-use crate::lease::Predecessor;
 use crate::name::Keys;
 use crate::options::{HoldOptions, KEEP_MARKED, millis};
-use crate::redis_io::cleaner::Cleaner;
 use crate::redis_io::connection::{Budget, Limits};
 use crate::redis_io::failure::{Failure, Reached};
 use crate::redis_io::inbox::Mailbox;
-use crate::redis_io::node::Answer;
-use crate::redis_io::script::{ACQUIRE, LEAVE, Reply, Request};
-use crate::wait::{Cancellers, Until, Wait, Woken};
+use crate::redis_io::script::{ACQUIRE, Request};
+use crate::wait::{Wait, Woken};
 
-/// How often a waiter looks for itself, wakes or not.
-const POLL: Duration = Duration::from_secs(1);
 /// Pace of trying again while the server can't be used.
 const FIRST_RETRY: Duration = Duration::from_millis(25);
 const SLOWEST_RETRY: Duration = Duration::from_millis(500);
@@ -153,81 +149,6 @@ fn enter(
         })
 }
 
-/// How long this call may take, and what ends it.
-struct Patience {
-    is_try: bool,
-    began: Instant,
-    deadline: Option<Instant>,
-    cancellers: Cancellers,
-}
-
-impl Patience {
-    fn new(core: &Core, wait: &Wait, began: Instant) -> Patience {
-        Patience {
-            is_try: matches!(wait.until, Until::Now),
-            began,
-            deadline: wait.deadline(began, core.max_wait),
-            cancellers: Cancellers([core.canceller.clone(), wait.canceller.clone()]),
-        }
-    }
-
-    fn is_bounded(&self) -> bool {
-        !self.is_try && self.deadline.is_some()
-    }
-
-    fn is_over(&self) -> bool {
-        self.deadline.is_some_and(|d| Instant::now() >= d)
-    }
-
-    /// How far a bounded wait may go over its bound to end in good order: half of the 10 % + 20 ms that it promises at most.
-    fn slack(&self) -> Duration {
-        let asked = self
-            .deadline
-            .map_or(Duration::ZERO, |d| d.saturating_duration_since(self.began));
-        asked / 20 + Duration::from_millis(10)
-    }
-
-    /// Time for one exchange with the server, connecting included.
-    fn budget(&self, limits: Limits) -> Budget {
-        let usual = limits.connect + limits.io;
-        if self.is_try {
-            return Budget::new(usual);
-        }
-        match self.deadline {
-            None => Budget::new(usual * 2),
-            Some(d) => {
-                let left = d.saturating_duration_since(Instant::now());
-                Budget::new((usual * 2).min(left + self.slack()))
-            }
-        }
-    }
-
-    fn circle(&self, circle: Circle) -> Error {
-        if self.is_try {
-            let what = "this thread holds it already";
-            return Error::new(ErrorKind::WouldBlock, what);
-        }
-        let what = match circle {
-            Circle::Itself => "this thread holds it already, and would wait for itself",
-            Circle::Others => {
-                "this thread holds a lock that the holder waits for: threads of this process would wait in a circle"
-            }
-        };
-        Error::new(ErrorKind::Deadlock, what)
-    }
-
-    fn timed_out(&self, who: &str) -> Error {
-        let waited = self.began.elapsed();
-        let what = format!("not acquired within {waited:.1?}: {who}");
-        Error::new(ErrorKind::TimedOut, what)
-    }
-}
-
-#[cold]
-fn cancelled() -> Error {
-    Error::new(ErrorKind::Cancelled, "the wait was cancelled")
-}
-
 fn fresh_token() -> Arc<str> {
     uuid::Uuid::new_v4().simple().to_string().into()
 }
@@ -235,14 +156,7 @@ fn fresh_token() -> Arc<str> {
 /// A grant that can be held: in time, and with a thread to watch it.
 struct Granted {
     grant: Grant,
-    renewer: crate::hold::renewer::Renewer,
-}
-
-/// What the server said to an acquire.
-enum Said {
-    Granted(Grant),
-    Held { left: Option<Duration>, by: String },
-    DeadToken,
+    renewer: Renewer,
 }
 
 /// One thread asking the server for one word, again and again if need be.
@@ -367,7 +281,8 @@ impl Attempt<'_> {
         match core.node.call(&request, limits, budget) {
             Ok(answer) => {
                 self.answering = true;
-                let said = self.read(answer);
+                let address = &core.node.target.address;
+                let said = read_acquire(answer, &self.token, &wanted.keys, address);
                 // What the script did is not known if its reply is not understood.
                 self.unsure |= said.as_ref().is_err_and(|f| f.reached == Reached::Maybe);
                 said
@@ -380,44 +295,6 @@ impl Attempt<'_> {
                 Err(failure)
             }
         }
-    }
-
-    fn read(&self, answer: Answer) -> Result<Said, Failure> {
-        let address = &self.core.node.target.address;
-        let shape = || Failure::misshapen(address, ACQUIRE.name, &redis::Value::Nil);
-        let sent_at = answer.sent_at;
-        if let redis::Value::BulkString(grant) = &answer.value {
-            return self
-                .read_grant(grant, sent_at)
-                .map(Said::Granted)
-                .ok_or_else(shape);
-        }
-        let mut reply = Reply::new(answer.value).ok_or_else(shape)?;
-        match reply.int().ok_or_else(shape)? {
-            0 => Ok(Said::Held {
-                left: reply
-                    .int()
-                    .and_then(|ms| u64::try_from(ms).ok())
-                    .map(Duration::from_millis),
-                by: reply.text().ok_or_else(shape)?,
-            }),
-            -1 => Ok(Said::DeadToken),
-            _ => Err(refusal(&self.wanted.keys, &mut reply, address)),
-        }
-    }
-
-    /// Fencing token, mark, mark's token, mark's label: the numbers have 16 digits each.
-    fn read_grant(&self, packed: &[u8], sent_at: BootTime) -> Option<Grant> {
-        let text = String::from_utf8_lossy(packed);
-        let fencing: u64 = text.get(..16)?.parse().ok()?;
-        let mark_token: u64 = text.get(17..33)?.parse().ok()?;
-        let label = text.get(33..)?.to_owned();
-        Some(Grant {
-            token: self.token.clone(),
-            fencing: FencingToken::from(fencing),
-            predecessor: Predecessor::read(text.get(16..17)?, mark_token, label)?,
-            sent_at,
-        })
     }
 
     /// Turns a grant into something to hold; `None` if it came too late, which has been undone then.
@@ -510,69 +387,6 @@ impl Attempt<'_> {
         let until = core.node.clock.now() + lasts;
         core.cleaner.push(&core.node, request, until, &keys.name);
     }
-}
-
-fn leave(keys: &Keys, token: &str, inbox: &str) -> Request {
-    Request::new(&LEAVE, &[&keys.word, &keys.state])
-        .arg(token)
-        .arg(inbox)
-}
-
-/// What the inbox does with a wake for a word that nobody waits for any more: the next waiter gets it.
-pub(crate) fn pass_stray_wakes_on(cleaner: &Cleaner) -> Box<dyn Fn(&str) + Send + Sync> {
-    let cleaner = cleaner.handle();
-    Box::new(move |word| {
-        if let Some(keys) = Keys::of_word(word) {
-            let request = leave(&keys, "", "");
-            cleaner.push(request, Duration::from_secs(5), &keys.name);
-        }
-    })
-}
-
-/// The replies below zero that all scripts share.
-pub(crate) fn refusal(keys: &Keys, reply: &mut Reply, address: &str) -> Failure {
-    // The first number is read already; what is left tells which.
-    match reply.text() {
-        Some(which) if which == "word" || which == "state" => {
-            let key = if which == "word" {
-                &keys.word
-            } else {
-                &keys.state
-            };
-            let what = format!(
-                "the key {key:?} on {address} holds other data (not a string with a ttl), which was left untouched"
-            );
-            Failure::unsent(Error::new(ErrorKind::KeyConflict, what))
-        }
-        Some(version) if version.parse::<u32>().is_ok() => {
-            let what = format!(
-                "its state on {address} has layout version {version}, which this leasehold does not know"
-            );
-            let error = Error::new(ErrorKind::Unsupported, what);
-            Failure::unsent(error.advise("use one version of leasehold, the newest, everywhere"))
-        }
-        _ => Failure::misshapen(address, "lock", &redis::Value::Nil),
-    }
-}
-
-/// When to look again at a lock that somebody holds: at its end if that comes sooner than the usual poll.
-fn until_poll(left: Option<Duration>) -> Duration {
-    let poll = jittered(POLL);
-    match left {
-        Some(left) => poll.min(left + jittered(Duration::from_millis(4))),
-        None => poll,
-    }
-}
-
-/// ±25 %, so that waiters of different processes don't all look at once.
-fn jittered(d: Duration) -> Duration {
-    // A multiplicative hash of a counter: spread enough for this, and no generator to keep.
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let n = COUNT
-        .fetch_add(1, Ordering::Relaxed)
-        .wrapping_add(std::process::id());
-    let spread = n.wrapping_mul(0x9E37_79B9) >> 22;
-    d * (768 + spread / 2) / 1024
 }
 
 fn for_how_long(left: Option<Duration>) -> String {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::gate::Gates;
+use crate::hold::leave::pass_stray_wakes_on;
 use crate::hold::renewers::Renewers;
 use crate::observe::metrics::Meters;
 use crate::redis_io::cleaner::Cleaner;
@@ -62,7 +63,7 @@ impl Core {
             id,
             node.target.clone(),
             node.limits,
-            crate::hold::acquire::pass_stray_wakes_on(&cleaner),
+            pass_stray_wakes_on(&cleaner),
         );
         Core {
             pid: std::process::id(),

@@ -2,13 +2,15 @@
 //! in (acquire) and out (release).
 
 pub(crate) mod acquire;
-pub(crate) mod clock;
 pub(crate) mod core;
 pub(crate) mod deadlock;
 pub(crate) mod gate;
+mod leave;
+mod patience;
 pub(crate) mod release;
 pub(crate) mod renewer;
-pub(crate) mod renewers;
+mod renewers;
+pub(crate) mod replies;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -19,9 +21,9 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
+use crate::clock::{BootTime, Clock};
 use crate::error::{LossReason, Lost};
 use crate::fencing::FencingToken;
-use crate::hold::clock::{BootTime, Clock};
 use crate::hold::core::Core;
 use crate::hold::deadlock::Tracked;
 use crate::hold::gate::Pass;

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::hold::Hold;
-use crate::hold::acquire::refusal;
 use crate::hold::core::Core;
 use crate::hold::renewer::Renewer;
+use crate::hold::replies::read_release;
 use crate::lease::Lease;
 use crate::options::{KEEP_CLEAN, KEEP_MARKED, millis};
 use crate::redis_io::connection::Budget;
-use crate::redis_io::failure::Failure;
-use crate::redis_io::script::{RELEASE, Reply, Request};
+use crate::redis_io::script::{RELEASE, Request};
 
 /// What every guard is inside: a lease, and the duty to give it back.
 pub(crate) struct HoldGuard {
@@ -153,7 +152,7 @@ fn send(core: &Core, hold: &Hold, mark: Mark, held: Duration, budget: Budget) ->
     let left = budget.left().max(Duration::from_millis(50));
     let limits = core.node.limits.within(left);
     let failure = match core.node.call(&request, limits, Budget::new(left)) {
-        Ok(answer) => match read(core, hold, answer.value) {
+        Ok(answer) => match read_release(answer.value, &hold.keys, &core.node.target.address) {
             Ok(true) => return Ok(()),
             Ok(false) => {
                 hold.metrics.release_refused();
@@ -174,17 +173,6 @@ fn send(core: &Core, hold: &Hold, mark: Mark, held: Duration, budget: Budget) ->
         return Err(failure.error.advise(advice).for_lock(&hold.keys.name));
     }
     Err(failure.error.for_lock(&hold.keys.name))
-}
-
-fn read(core: &Core, hold: &Hold, value: redis::Value) -> Result<bool, Failure> {
-    let address = &core.node.target.address;
-    let shape = || Failure::misshapen(address, RELEASE.name, &redis::Value::Nil);
-    let mut reply = Reply::new(value).ok_or_else(shape)?;
-    match reply.int().ok_or_else(shape)? {
-        1 => Ok(true),
-        0 => Ok(false),
-        _ => Err(refusal(&hold.keys, &mut reply, address)),
-    }
 }
 
 fn request(hold: &Hold, mark: Mark, held: Duration) -> Request {

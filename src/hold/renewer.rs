@@ -7,15 +7,15 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
+use crate::clock::BootTime;
 use crate::error::{Error, LossReason};
 use crate::hold::Hold;
-use crate::hold::clock::BootTime;
+use crate::hold::replies::read_renew;
 use crate::observe::metrics::Meters;
 use crate::options::millis;
 use crate::redis_io::connection::{Budget, Limits};
-use crate::redis_io::failure::Failure;
 use crate::redis_io::node::{Answer, Node};
-use crate::redis_io::script::{RENEW, Reply, Request};
+use crate::redis_io::script::{RENEW, Request};
 
 /// Longest that a thread without a hold sleeps before it looks for one by itself.
 const LONGEST_LINGER: Duration = Duration::from_secs(1);
@@ -183,11 +183,12 @@ impl Pace {
         let left = hold.deadline().since(now);
         metrics.renewal_due(now.since(hold.due()), left);
         let (lease, last) = hold.next_lease(now);
-        let renewed = self
-            .renew(hold, node, lease, left)
-            .and_then(|answer| read(node, answer));
+        let renewed = self.renew(hold, node, lease, left).and_then(|answer| {
+            let left = read_renew(answer.value, &node.target.address)?;
+            Ok((answer.sent_at, left))
+        });
         match renewed {
-            Ok((true, sent_at, server_left)) => {
+            Ok((sent_at, Some(server_left))) => {
                 if hold.end_reason().is_some() {
                     // Too late: what was lost stays lost, whatever the server says.
                     return true;
@@ -198,7 +199,7 @@ impl Pace {
                 metrics.renewed();
                 false
             }
-            Ok((false, ..)) => {
+            Ok((_, None)) => {
                 hold.end(LossReason::TakenAway);
                 true
             }
@@ -247,21 +248,6 @@ impl Pace {
             }
         };
         result.map_err(Error::from)
-    }
-}
-
-/// Is it still ours; when was that asked; what was left by the server's clock.
-fn read(node: &Node, answer: Answer) -> Result<(bool, BootTime, Duration), Error> {
-    let shape = || Failure::misshapen(&node.target.address, RENEW.name, &redis::Value::Nil);
-    let mut reply = Reply::new(answer.value).ok_or_else(shape)?;
-    match reply.int() {
-        Some(1) => {
-            let left = reply.int().and_then(|ms| u64::try_from(ms).ok());
-            let left = left.ok_or_else(shape)?;
-            Ok((true, answer.sent_at, Duration::from_millis(left)))
-        }
-        Some(0) => Ok((false, answer.sent_at, Duration::ZERO)),
-        _ => Err(shape().error),
     }
 }
 

@@ -5,11 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::Result;
 use crate::fencing::FencingToken;
-use crate::hold::acquire::refusal;
 use crate::hold::core::Core;
+use crate::hold::replies::{misshapen, refusal};
 use crate::name::Keys;
 use crate::redis_io::connection::Budget;
-use crate::redis_io::failure::Failure;
 use crate::redis_io::script::{FORCE_UNLOCK, INSPECT, Reply, Request};
 
 /// Who holds a lock, for people and tools: a snapshot that may be old when it is read.
@@ -56,7 +55,7 @@ pub(crate) fn inspect(core: &Arc<Core>, keys: &Keys) -> Result<LockInfo> {
     core.check_process()?;
     let reply = call(core, keys, &INSPECT)?;
     let address = &core.node.target.address;
-    let shape = || Failure::misshapen(address, INSPECT.name, &redis::Value::Nil).error;
+    let shape = || misshapen(address, &INSPECT).error;
     let info = read(keys, reply).ok_or_else(shape);
     info.map_err(|e| e.for_lock(&keys.name))
 }
@@ -71,7 +70,7 @@ pub(crate) fn force_unlock(core: &Arc<Core>, keys: &Keys) -> Result<bool> {
     let failure = match reply.int() {
         Some(n @ 0..=1) => return Ok(n == 1),
         Some(_) => refusal(keys, &mut reply, address),
-        None => Failure::misshapen(address, FORCE_UNLOCK.name, &redis::Value::Nil),
+        None => misshapen(address, &FORCE_UNLOCK),
     };
     Err(failure.error.for_lock(&keys.name))
 }
@@ -87,7 +86,7 @@ fn call(
     let answer = core.node.call(&request, limits, budget);
     let answer = answer.map_err(|f| f.error.for_lock(&keys.name))?;
     let address = &core.node.target.address;
-    let shape = || Failure::misshapen(address, script.name, &redis::Value::Nil).error;
+    let shape = || misshapen(address, script).error;
     Reply::new(answer.value).ok_or_else(shape)
 }
 

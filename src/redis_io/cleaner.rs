@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::hold::clock::BootTime;
+use crate::clock::BootTime;
 use crate::redis_io::connection::{Budget, ManagedConnection};
 use crate::redis_io::node::{Node, call_over};
 use crate::redis_io::script::Request;

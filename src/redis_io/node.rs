@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use redis::Value;
 
+use crate::clock::{BootTime, Clock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hold::clock::{BootTime, Clock};
 use crate::redis_io::connection::{Budget, Limits, ManagedConnection, Manager, Target};
 use crate::redis_io::failure::Failure;
 use crate::redis_io::renewal_line::RenewalLine;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
-use crate::hold::clock::Clock;
+use crate::clock::Clock;
 use crate::redis_io::connection::{Budget, Limits, ManagedConnection, Target};
 use crate::redis_io::failure::{Failure, Reached};
 use crate::redis_io::node::Answer;
