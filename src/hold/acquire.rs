@@ -270,7 +270,7 @@ impl Attempt<'_> {
             .arg(&*self.token)
             .number(millis(lease))
             .arg(format!("{}\n{}", core.holder_label(), wanted.kind))
-            .number(core.floor())
+            .arg(format!("{:016}", core.floor()))
             .arg(inbox)
             .number(millis(lease.saturating_add(KEEP_MARKED)));
         let limits = Limits {

@@ -43,8 +43,8 @@ const SILENT_MS: u64 = 5000;
 /// Places in a packed state: see layout.lua, which counts from 1.
 const LAST_TOKEN: std::ops::Range<usize> = 3..19;
 const SINCE: std::ops::Range<usize> = 51..64;
-const HOLDER: std::ops::Range<usize> = 64..80;
-const TEXTS: usize = 336;
+const HOLDER: std::ops::Range<usize> = 64..72;
+const TEXTS: usize = 200;
 
 /// Of the layout that this version writes, and of no other.
 fn is_readable(state: &str) -> bool {
@@ -103,7 +103,7 @@ fn read(keys: &Keys, mut reply: Reply) -> Option<LockInfo> {
     let (label, kind, _earlier, waiting) = (text(), text(), text(), text());
     let ours = value
         .as_deref()
-        .is_some_and(|v| !state.is_empty() && v.get(..16) == Some(field(HOLDER)));
+        .is_some_and(|v| !state.is_empty() && v.get(..8) == Some(field(HOLDER)));
     let resting = value.as_deref().is_some_and(|v| v.starts_with("lh:rest:"));
     let held = kind_of_key != "none";
     let number = |places| field(places).parse::<u64>().ok().filter(|&n| n > 0);

@@ -86,7 +86,7 @@ impl Request {
             body: Vec::with_capacity(320),
             parts: 0,
         };
-        request.push(keys.len().to_string().as_bytes());
+        request.push(itoa::Buffer::new().format(keys.len()).as_bytes());
         for key in keys {
             request.push(key.as_bytes());
         }
@@ -99,7 +99,7 @@ impl Request {
     }
 
     pub(crate) fn number(self, n: u64) -> Request {
-        self.arg(n.to_string())
+        self.arg(itoa::Buffer::new().format(n))
     }
 
     fn push(&mut self, part: &[u8]) {
@@ -120,7 +120,7 @@ impl Request {
     fn pack_as(&self, command: &str, script: &str) -> Vec<u8> {
         let mut packed = Vec::with_capacity(self.body.len() + script.len() + 48);
         packed.push(b'*');
-        packed.extend_from_slice((self.parts + 2).to_string().as_bytes());
+        packed.extend_from_slice(itoa::Buffer::new().format(self.parts + 2).as_bytes());
         packed.extend_from_slice(b"\r\n");
         bulk(&mut packed, command.as_bytes());
         bulk(&mut packed, script.as_bytes());
@@ -131,8 +131,11 @@ impl Request {
 
 /// One bulk string of the Redis protocol.
 fn bulk(out: &mut Vec<u8>, part: &[u8]) {
+    let mut length = itoa::Buffer::new();
+    let length = length.format(part.len()).as_bytes();
+    out.reserve(part.len() + length.len() + 5);
     out.push(b'$');
-    out.extend_from_slice(part.len().to_string().as_bytes());
+    out.extend_from_slice(length);
     out.extend_from_slice(b"\r\n");
     out.extend_from_slice(part);
     out.extend_from_slice(b"\r\n");

@@ -5,24 +5,24 @@
 -- SET is the first write, so a server that is out of memory refuses before anything has changed. The common path has
 -- four calls and no functions: each costs. Layout of the state: layout.lua.
 -- KEYS  1 word  2 state
--- ARGV  1 token  2 ttl (ms)  3 label \n kind  4 lowest fencing token to give  5 inbox, or '' not to register
+-- ARGV  1 token  2 ttl (ms)  3 label \n kind  4 lowest fencing token to give (16 digits)  5 inbox, or '' not to register
 --       6 how long to keep the state (ms)
 -- reply granted: fencing token (16 digits), mark, mark's token (16 digits) and mark's label, in one string;
 --       {0, ms left, holder's token, waiters} held; {-1} dead token; {-2, which key} somebody's data;
 --       {-3, version} state of a later layout
 local s = redis.call('GET', KEYS[2])
-local token, id = ARGV[1], string.sub(ARGV[1], 1, 16)
+local token, id = ARGV[1], string.sub(ARGV[1], 1, 8)
 local found = s
 if s then
-  if string.byte(s, 1) ~= 49 or #s < 339 then
+  if string.byte(s, 1) ~= 49 or #s < 203 then
     --#include layout.lua
     return refusal(s)
   end
-  if string.find(s, id, 81, true) then
+  if string.find(s, id, 73, true) then
     return {-1}
   end
 else
-  s = '1NN' .. string.rep('0', 61) .. string.rep('-', 272) .. '\n\n\n'
+  s = '1NN' .. string.rep('0', 61) .. string.rep('-', 136) .. '\n\n\n'
 end
 if not redis.call('SET', KEYS[1], token, 'NX', 'PX', ARGV[2]) then
   --#include layout.lua
@@ -59,23 +59,22 @@ if not redis.call('SET', KEYS[1], token, 'NX', 'PX', ARGV[2]) then
     return {0, left, held_by, #list}
   end
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  if string.sub(s, 65, 80) == id then
+  if string.sub(s, 65, 72) == id then
     local _, _, earlier = texts(s)
     return string.sub(s, 4, 19) .. string.sub(s, 3, 3) .. string.sub(s, 36, 51) .. earlier
   end
   -- Our word, but its state is gone: somebody deleted it. A new one, with a new fencing token.
 end
+-- Numbers of 16 digits stay strings and are compared as such: making numbers of them, and strings again, takes longer than
+-- a call.
 local t = redis.call('TIME')
-local now = t[1] * 1000000 + t[2]
-local fence = math.max(now, string.sub(s, 4, 19) + 1, ARGV[4])
--- tostring would round it.
-local f = string.format('%.0f', fence)
-local since = f
-if fence ~= now then
-  since = string.format('%.0f', now)
+local f = t[1] .. string.sub('00000' .. t[2], -6)
+local since, last = string.sub(f, 1, 13), string.sub(s, 4, 19)
+if last >= f or ARGV[4] > f then
+  f = string.format('%.0f', math.max(last + 1, ARGV[4]))
 end
 local mark, mark_token = string.sub(s, 2, 2), string.sub(s, 20, 35)
-local label = string.sub(s, 337, string.find(s, '\n', 337, true) - 1)
+local label = string.sub(s, 201, string.find(s, '\n', 201, true) - 1)
 local waiters = ''
 if string.byte(s, -1) ~= 10 then
   -- Somebody waits; if it is us, no longer.
@@ -84,6 +83,6 @@ if string.byte(s, -1) ~= 10 then
     waiters = string.gsub(waiters, ARGV[5] .. ',%d+,%d+;', '')
   end
 end
-redis.call('SET', KEYS[2], '1A' .. mark .. f .. f .. mark_token .. string.sub(since, 1, 13) .. id .. string.sub(s, 81, 336)
+redis.call('SET', KEYS[2], '1A' .. mark .. f .. f .. mark_token .. since .. id .. string.sub(s, 73, 200)
   .. ARGV[3] .. '\n' .. label .. '\n' .. waiters, 'PX', ARGV[6])
 return f .. mark .. mark_token .. label

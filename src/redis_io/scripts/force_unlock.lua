@@ -15,14 +15,14 @@ if not is_readable(s) then
   return refusal(s)
 end
 redis.call('DEL', KEYS[1])
-local id = string.sub(s, 65, 80)
-if string.sub(held_by, 1, 16) == id then
+local id = string.sub(s, 65, 72)
+if string.sub(held_by, 1, 8) == id then
   s = bury(s, id)
 elseif string.sub(held_by, 1, 8) ~= 'lh:rest:' then
   local _, kind, earlier, waiters = texts(s)
   s = with_texts(s, 'another library', kind, earlier, waiters)
   s = '1A' .. string.sub(s, 3, 19) .. string.sub(s, 4, 19) .. string.sub(s, 36)
 end
-s = string.sub(s, 1, 64) .. NOBODY .. string.sub(s, 81)
+s = string.sub(s, 1, 64) .. NOBODY .. string.sub(s, 73)
 store_and_wake(KEYS[2], KEYS[1], s, keep_ms(s))
 return {1}

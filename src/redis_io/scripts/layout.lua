@@ -8,17 +8,18 @@
 --   20-35   mark's fencing token
 --   36-51   earlier mark's fencing token
 --   52-64   since when it is held (ms, server time)
---   65-80   holder: the first 16 digits of the word's value, or 16 '-'
---   81-336  the last 16 dead tokens, 16 digits each, newest first, filled up with '-': no acquire may carry them again
---   337-    label \n kind \n earlier label \n waiters (inbox,arrived ms,heard ms; in order of arrival)
-local NOBODY = '----------------'
-local EMPTY = '1NN' .. string.rep('0', 61) .. NOBODY .. string.rep('-', 256) .. '\n\n\n'
+--   65-72   holder: the first 8 digits of the word's value, or 8 '-'
+--   73-200  the last 16 dead tokens, 8 digits each, newest first, filled up with '-': no acquire may carry them again.
+--           A fresh token that begins like a dead one, one in 30 million, is refused, and its client takes another
+--   201-    label \n kind \n earlier label \n waiters (inbox,arrived ms,heard ms; in order of arrival)
+local NOBODY = '--------'
+local EMPTY = '1NN' .. string.rep('0', 61) .. NOBODY .. string.rep('-', 128) .. '\n\n\n'
 local SILENT_MS = 5000
 local CLEAN_MS = 3600000
 local MARKED_MS = 604800000
 
 local function is_readable(s)
-  return #s >= 339 and string.find(s, '^1%u%u%d%d') ~= nil
+  return #s >= 203 and string.find(s, '^1%u%u%d%d') ~= nil
 end
 
 -- The reply about a state that we can't read.
@@ -32,11 +33,11 @@ end
 
 -- label, kind, earlier label, waiters
 local function texts(s)
-  return string.match(s, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$', 337)
+  return string.match(s, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$', 201)
 end
 
 local function with_texts(s, label, kind, earlier, waiters)
-  return string.sub(s, 1, 336) .. label .. '\n' .. kind .. '\n' .. earlier .. '\n' .. waiters
+  return string.sub(s, 1, 200) .. label .. '\n' .. kind .. '\n' .. earlier .. '\n' .. waiters
 end
 
 local function with_waiters(s, waiters)
@@ -45,10 +46,10 @@ local function with_waiters(s, waiters)
 end
 
 local function bury(s, id)
-  if string.find(string.sub(s, 81, 336), id, 1, true) then
+  if string.find(string.sub(s, 73, 200), id, 1, true) then
     return s
   end
-  return string.sub(s, 1, 80) .. id .. string.sub(s, 81, 320) .. string.sub(s, 337)
+  return string.sub(s, 1, 72) .. id .. string.sub(s, 73, 192) .. string.sub(s, 201)
 end
 
 -- How long a state must be kept once nobody holds the word.

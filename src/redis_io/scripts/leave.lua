@@ -7,7 +7,7 @@
 --#include layout.lua
 local found = redis.pcall('GET', KEYS[2])
 local held_by = redis.pcall('GET', KEYS[1])
-local token, id = ARGV[1], string.sub(ARGV[1], 1, 16)
+local token, id = ARGV[1], string.sub(ARGV[1], 1, 8)
 if token ~= '' and held_by == token then
   redis.call('DEL', KEYS[1])
   held_by = false
@@ -20,12 +20,12 @@ end
 local s = found or EMPTY
 if token ~= '' then
   s = bury(s, id)
-  if string.sub(s, 65, 80) == id then
+  if string.sub(s, 65, 72) == id then
     -- What the holder had learned is to be learned again; nobody has had the lock in between, as far as is known.
     local _, kind, earlier, waiters = texts(s)
     local mark, mark_token = string.sub(s, 3, 3), string.sub(s, 36, 51)
     s = '1' .. mark .. 'N' .. string.sub(s, 4, 19) .. mark_token .. string.rep('0', 16) .. string.sub(s, 52, 64)
-      .. NOBODY .. string.sub(s, 81)
+      .. NOBODY .. string.sub(s, 73)
     s = with_texts(s, earlier, kind, '', waiters)
   end
 end

@@ -8,14 +8,14 @@
 -- reply 1 released; 0 not ours; {-2, which key} somebody's data; {-3, version} state of a later layout
 local read = redis.call('MGET', KEYS[1], KEYS[2])
 local s = read[2]
-local token, id = ARGV[1], string.sub(ARGV[1], 1, 16)
+local token, id = ARGV[1], string.sub(ARGV[1], 1, 8)
 if read[1] ~= token then
   --#include layout.lua
   if not s and redis.call('EXISTS', KEYS[2]) == 1 then
     return {-2, 'state'}
   elseif s and not is_readable(s) then
     return refusal(s)
-  elseif s and string.find(s, id, 81, true) then
+  elseif s and string.find(s, id, 73, true) then
     return 1
   elseif s then
     redis.pcall('SET', KEYS[2], bury(s, id), 'KEEPTTL')
@@ -25,12 +25,12 @@ if read[1] ~= token then
   return 0
 end
 redis.call('DEL', KEYS[1])
-if not s or string.byte(s, 1) ~= 49 or #s < 339 then
+if not s or string.byte(s, 1) ~= 49 or #s < 203 then
   -- Ours to free, whatever has become of its state.
   return 1
 end
-local released = '1' .. ARGV[2] .. string.sub(s, 3, 64) .. '----------------' .. id .. string.sub(s, 81, 320)
-  .. string.sub(s, 337)
+local released = '1' .. ARGV[2] .. string.sub(s, 3, 64) .. '--------' .. id .. string.sub(s, 73, 192)
+  .. string.sub(s, 201)
 if ARGV[3] ~= '0' then
   -- A value that no script takes for a token. Nobody is woken: the word is not free yet.
   redis.pcall('SET', KEYS[1], 'lh:rest:' .. string.sub(s, 4, 19), 'PX', ARGV[3])
