@@ -264,15 +264,18 @@ impl Attempt<'_> {
     /// One acquire.
     fn ask(&mut self, with_ticket: bool) -> Result<Said, Failure> {
         let (core, wanted) = (self.core, self.wanted);
-        let inbox = if with_ticket { &**core.inbox.id() } else { "" };
         let lease = first_lease(&wanted.options);
         let request = Request::new(&ACQUIRE, &[&wanted.keys.word, &wanted.keys.state])
             .arg(&*self.token)
             .number(millis(lease))
             .arg(format!("{}\n{}", core.holder_label(), wanted.kind))
             .arg(format!("{:016}", core.floor()))
-            .arg(inbox)
             .number(millis(lease.saturating_add(KEEP_MARKED)));
+        let request = if with_ticket {
+            request.arg(&**core.inbox.id())
+        } else {
+            request
+        };
         let limits = Limits {
             io: wanted.options.command_timeout(core.node.limits.io),
             ..core.node.limits

@@ -180,11 +180,15 @@ fn request(hold: &Hold, mark: Mark, held: Duration) -> Request {
         .options
         .at_least
         .map_or(Duration::ZERO, |at_least| at_least.saturating_sub(held));
-    Request::new(&RELEASE, &[&hold.keys.word, &hold.keys.state])
+    let request = Request::new(&RELEASE, &[&hold.keys.word, &hold.keys.state])
         .arg(&*hold.token)
         .arg(mark.letter())
-        .number(millis(rest))
-        .number(millis(mark.keep()))
+        .number(millis(mark.keep()));
+    if rest.is_zero() {
+        request
+    } else {
+        request.number(millis(rest))
+    }
 }
 
 /// A hold that was lost before its guard was dropped. The server may still have the key, if the loss was ours: a lease that

@@ -5,8 +5,8 @@
 -- SET is the first write, so a server that is out of memory refuses before anything has changed. The common path has
 -- four calls and no functions: each costs. Layout of the state: layout.lua.
 -- KEYS  1 word  2 state
--- ARGV  1 token  2 ttl (ms)  3 label \n kind  4 lowest fencing token to give (16 digits)  5 inbox, or '' not to register
---       6 how long to keep the state (ms)
+-- ARGV  1 token  2 ttl (ms)  3 label \n kind  4 lowest fencing token to give (16 digits)
+--       5 how long to keep the state (ms)  6 inbox to register, if any
 -- reply granted: fencing token (16 digits), mark, mark's token (16 digits) and mark's label, in one string;
 --       {0, ms left, holder's token, waiters} held; {-1} dead token; {-2, which key} somebody's data;
 --       {-3, version} state of a later layout
@@ -33,18 +33,18 @@ if not redis.call('SET', KEYS[1], token, 'NX', 'PX', ARGV[2]) then
       return {-2, 'word'}
     end
     local list = {}
-    if ARGV[5] ~= '' then
+    if ARGV[6] then
       local now = server_ms()
       local _, _, _, waiters = texts(s)
       list = live_waiters(waiters, now)
       local mine = nil
       for _, w in ipairs(list) do
-        if w[1] == ARGV[5] then
+        if w[1] == ARGV[6] then
           mine = w
         end
       end
       if not mine then
-        mine = {ARGV[5], string.format('%.0f', now)}
+        mine = {ARGV[6], string.format('%.0f', now)}
         list[#list + 1] = mine
       end
       mine[3] = string.format('%.0f', now)
@@ -79,10 +79,10 @@ local waiters = ''
 if string.byte(s, -1) ~= 10 then
   -- Somebody waits; if it is us, no longer.
   waiters = string.match(s, '[^\n]*$')
-  if ARGV[5] ~= '' then
-    waiters = string.gsub(waiters, ARGV[5] .. ',%d+,%d+;', '')
+  if ARGV[6] then
+    waiters = string.gsub(waiters, ARGV[6] .. ',%d+,%d+;', '')
   end
 end
 redis.call('SET', KEYS[2], '1A' .. mark .. f .. f .. mark_token .. since .. id .. string.sub(s, 73, 200)
-  .. ARGV[3] .. '\n' .. label .. '\n' .. waiters, 'PX', ARGV[6])
+  .. ARGV[3] .. '\n' .. label .. '\n' .. waiters, 'PX', ARGV[5])
 return f .. mark .. mark_token .. label

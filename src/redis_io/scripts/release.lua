@@ -3,8 +3,8 @@
 -- way must not come to anything, and a release that is repeated because its reply was lost is told "released".
 -- The common path has four calls and no functions: each costs. Layout of the state: layout.lua.
 -- KEYS  1 word  2 state
--- ARGV  1 token  2 mark (C clean, P panicked, A abandoned)  3 ms that the key must stay (hold at least), or 0
---       4 how long to keep the state (ms)
+-- ARGV  1 token  2 mark (C clean, P panicked, A abandoned)  3 how long to keep the state (ms)
+--       4 ms that the key must stay (hold at least), if any
 -- reply 1 released; 0 not ours; {-2, which key} somebody's data; {-3, version} state of a later layout
 local read = redis.call('MGET', KEYS[1], KEYS[2])
 local s = read[2]
@@ -31,15 +31,15 @@ if not s or string.byte(s, 1) ~= 49 or #s < 203 then
 end
 local released = '1' .. ARGV[2] .. string.sub(s, 3, 64) .. '--------' .. id .. string.sub(s, 73, 192)
   .. string.sub(s, 201)
-if ARGV[3] ~= '0' then
+if ARGV[4] then
   -- A value that no script takes for a token. Nobody is woken: the word is not free yet.
-  redis.pcall('SET', KEYS[1], 'lh:rest:' .. string.sub(s, 4, 19), 'PX', ARGV[3])
+  redis.pcall('SET', KEYS[1], 'lh:rest:' .. string.sub(s, 4, 19), 'PX', ARGV[4])
   redis.pcall('SET', KEYS[2], released, 'PX', string.format('%.0f', ARGV[3] + ARGV[4]))
 elseif string.byte(s, -1) == 10 then
   -- The list of waiters, which comes last, is empty.
-  redis.pcall('SET', KEYS[2], released, 'PX', ARGV[4])
+  redis.pcall('SET', KEYS[2], released, 'PX', ARGV[3])
 else
   --#include layout.lua
-  store_and_wake(KEYS[2], KEYS[1], released, ARGV[4])
+  store_and_wake(KEYS[2], KEYS[1], released, ARGV[3])
 end
 return 1
