@@ -3,6 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::client::Client;
@@ -50,11 +51,23 @@ use crate::wait::{Until, Wait};
 /// } // released here
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
 pub struct Mutex {
     client: Client,
-    name: String,
+    name: Arc<str>,
+    /// Built once for all acquires; what is wrong with the name is told by each of them.
+    keys: Result<Keys>,
     options: HoldOptions,
+}
+
+impl Clone for Mutex {
+    fn clone(&self) -> Mutex {
+        Mutex {
+            client: self.client.clone(),
+            name: self.name.clone(),
+            keys: self.keys(),
+            options: self.options.clone(),
+        }
+    }
 }
 
 impl fmt::Debug for Mutex {
@@ -69,12 +82,13 @@ impl fmt::Debug for Mutex {
 impl Mutex {
     /// A handle of the lock `name`: the same as [`Client::mutex`]. No I/O.
     pub fn new(client: &Client, name: impl Into<String>) -> Mutex {
-        let client = client.clone();
-        let options = HoldOptions::new(client.core().ttl);
+        let name: Arc<str> = name.into().into();
+        let core = client.core();
         Mutex {
-            client,
-            name: name.into(),
-            options,
+            keys: Keys::new(&core.namespace, name.clone()),
+            options: HoldOptions::new(core.ttl),
+            client: client.clone(),
+            name,
         }
     }
 
@@ -246,7 +260,10 @@ impl Mutex {
     }
 
     fn keys(&self) -> Result<Keys> {
-        Keys::new(&self.client.core().namespace, self.name.as_str().into())
+        match &self.keys {
+            Ok(keys) => Ok(keys.clone()),
+            Err(e) => Err(e.share()),
+        }
     }
 }
 

@@ -21,8 +21,6 @@ pub(crate) struct Resource {
 #[derive(Default)]
 struct Table {
     holders: HashMap<Resource, Holder>,
-    /// The same holds by token: a client that names the server in another way sees ours by it.
-    tokens: HashMap<Arc<str>, Resource>,
     waits: HashMap<ThreadId, Resource>,
 }
 
@@ -64,17 +62,14 @@ pub(crate) fn track(resource: Resource, hold: &Arc<Hold>) -> Tracked {
         hold: Arc::downgrade(hold),
         token: token.clone(),
     };
-    let mut table = TABLE.lock();
-    table.tokens.insert(token.clone(), resource.clone());
-    table.holders.insert(resource.clone(), holder);
-    drop(table);
+    TABLE.lock().holders.insert(resource.clone(), holder);
     Tracked { resource, token }
 }
 
 /// Whether this thread holds `resource`.
 pub(crate) fn is_mine(resource: &Resource) -> bool {
-    let me = std::thread::current().id();
-    TABLE.lock().holder(resource) == Some(me)
+    let table = TABLE.lock();
+    !table.holders.is_empty() && table.holder(resource) == Some(std::thread::current().id())
 }
 
 /// Notes that this thread waits for `resource`.
@@ -95,7 +90,7 @@ impl Waiting {
     /// what this thread really waits for.
     pub(crate) fn is_for_token(&self, token: &str) -> Result<(), Circle> {
         let mut table = TABLE.lock();
-        let Some(resource) = table.tokens.get(token).cloned() else {
+        let Some(resource) = table.by_token(token).cloned() else {
             return Ok(());
         };
         table.check(self.thread, &resource)?;
@@ -107,7 +102,7 @@ impl Waiting {
 /// Whether the hold with this token is this thread's.
 pub(crate) fn is_my_token(token: &str) -> bool {
     let table = TABLE.lock();
-    let resource = table.tokens.get(token);
+    let resource = table.by_token(token);
     resource.is_some_and(|r| table.holder(r) == Some(std::thread::current().id()))
 }
 
@@ -120,7 +115,6 @@ impl Drop for Waiting {
 impl Drop for Tracked {
     fn drop(&mut self) {
         let mut table = TABLE.lock();
-        table.tokens.remove(&self.token);
         // A lost hold may have a successor under the same name.
         if table
             .holders
@@ -133,6 +127,13 @@ impl Drop for Tracked {
 }
 
 impl Table {
+    /// A client that calls the server by another name sees our holds by their tokens. Looked for one by one: only a waiter
+    /// asks.
+    fn by_token(&self, token: &str) -> Option<&Resource> {
+        let found = self.holders.iter().find(|(_, h)| &*h.token == token);
+        found.map(|(resource, _)| resource)
+    }
+
     /// The thread that holds it now. A hold past its deadline counts no more, whether or not anybody has noticed.
     fn holder(&self, resource: &Resource) -> Option<ThreadId> {
         let holder = self.holders.get(resource)?;
@@ -163,7 +164,5 @@ impl Table {
 pub(crate) fn entries(server: &str) -> usize {
     let table = TABLE.lock();
     let of_server = |r: &&Resource| &*r.server == server;
-    table.holders.keys().filter(of_server).count()
-        + table.tokens.values().filter(of_server).count()
-        + table.waits.values().filter(of_server).count()
+    table.holders.keys().filter(of_server).count() + table.waits.values().filter(of_server).count()
 }
