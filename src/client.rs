@@ -196,13 +196,14 @@ impl ClientBuilder {
         self
     }
 
-    /// Checks the settings and makes the client. No I/O.
+    /// Checks the settings and makes the client. No I/O, unless a given pool does some to hand out a connection.
     ///
     /// # Errors
     ///
     /// [`InvalidOptions`](crate::ErrorKind::InvalidOptions) for a setting out of its limits, or for none or both of `url` and
     /// `pool`; [`Unsupported`](crate::ErrorKind::Unsupported) for a URL that asks for TLS;
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) when all connections of a given pool are in use.
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when all connections of a given pool are in use, or none passes the
+    /// pool's own test (`test_on_check_out`).
     pub fn build(self) -> Result<Client> {
         let ttl = self.ttl.unwrap_or(DEFAULT_TTL);
         in_limits("ttl", ttl)?;

@@ -29,8 +29,6 @@ const SLOWEST_RETRY: Duration = Duration::from_millis(500);
 
 /// Longest that a wait is kept from ending by what it must undo; then that goes on in the background.
 const LONGEST_FAREWELL: Duration = Duration::from_millis(250);
-/// Longest that a waiter stands still for the inbox to be subscribed; a later subscription wakes it.
-const INBOX_PATIENCE: Duration = Duration::from_millis(50);
 
 /// What is to be acquired, and how it is to be held.
 #[derive(Clone, Debug)]
@@ -216,7 +214,8 @@ impl Attempt<'_> {
                         return Err(Error::new(ErrorKind::WouldBlock, what));
                     }
                     if !with_ticket && self.open_mailbox() {
-                        // It may have come free before we could be told: look again, this time with a ticket.
+                        // It may have come free before we could be told: look again, this time with a ticket. Where wakes
+                        // can't reach us yet, the first one comes when they can.
                         continue;
                     }
                     until_poll(left)
@@ -292,7 +291,7 @@ impl Attempt<'_> {
             }
             Err(failure) => {
                 self.answering = failure.reached == Reached::Answered;
-                self.unsure |= failure.reached == Reached::Maybe;
+                self.unsure |= failure.may_have_written();
                 // Perhaps the registration was carried out, and its answer lost.
                 self.registered |= with_ticket && failure.reached == Reached::Maybe;
                 Err(failure)
@@ -339,16 +338,14 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Sees that wakes can reach us. `false`: they can't, so we poll.
+    /// Sees that wakes will reach us. `false`: they can't yet, so we poll until they can. Never waits for it: that would put
+    /// off the poll, and a cancel.
     fn open_mailbox(&mut self) -> bool {
         let core = self.core;
         if self.mailbox.is_none() {
             self.mailbox = Some(core.inbox.mailbox(&self.wanted.keys.word));
         }
-        let left = self.patience.deadline.map_or(INBOX_PATIENCE, |d| {
-            d.saturating_duration_since(Instant::now())
-        });
-        core.inbox.open(left.min(INBOX_PATIENCE))
+        core.inbox.open()
     }
 
     /// Undoes what this attempt may have left on the server: at once if it answers, else in the background.
@@ -381,7 +378,11 @@ impl Attempt<'_> {
                 Ok(_) => return,
                 Err(failure) => {
                     let name = &keys.name;
-                    log::debug!(target: "leasehold", "lock {name:?}: cleaning up later: {}", failure.error);
+                    log::debug!(target: "leasehold", "lock {name:?}: not cleaned up yet: {}", failure.error);
+                    if !failure.is_transient() {
+                        // Later is no better.
+                        return;
+                    }
                 }
             }
         }

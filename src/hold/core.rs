@@ -95,7 +95,7 @@ impl Core {
                 ErrorKind::Unsupported,
                 "this client was made before the process was forked",
             )
-            .advise("make a client in the child"));
+            .advise("fork before the first client is made, or let the child exec"));
         }
         Ok(())
     }

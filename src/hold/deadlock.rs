@@ -22,6 +22,9 @@ pub(crate) struct Resource {
 struct Table {
     holders: HashMap<Resource, Holder>,
     waits: HashMap<ThreadId, Resource>,
+    /// A word as a waiter calls it, and as its holder in this process does: clients may name one server in several ways.
+    /// Threads that wait behind that waiter know only the first.
+    aliases: HashMap<Resource, Resource>,
 }
 
 struct Holder {
@@ -52,6 +55,7 @@ pub(crate) struct Tracked {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     thread: ThreadId,
+    resource: Resource,
 }
 
 /// Notes that this thread holds `resource`.
@@ -82,7 +86,8 @@ pub(crate) fn wait_for(resource: &Resource) -> Result<Waiting, Circle> {
     let mut table = TABLE.lock();
     table.check(thread, resource)?;
     table.waits.insert(thread, resource.clone());
-    Ok(Waiting { thread })
+    let resource = resource.clone();
+    Ok(Waiting { thread, resource })
 }
 
 impl Waiting {
@@ -94,6 +99,10 @@ impl Waiting {
             return Ok(());
         };
         table.check(self.thread, &resource)?;
+        if resource != self.resource {
+            let alias = self.resource.clone();
+            table.aliases.insert(alias, resource.clone());
+        }
         table.waits.insert(self.thread, resource);
         Ok(())
     }
@@ -108,7 +117,9 @@ pub(crate) fn is_my_token(token: &str) -> bool {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        TABLE.lock().waits.remove(&self.thread);
+        let mut table = TABLE.lock();
+        table.waits.remove(&self.thread);
+        table.aliases.remove(&self.resource);
     }
 }
 
@@ -136,7 +147,8 @@ impl Table {
 
     /// The thread that holds it now. A hold past its deadline counts no more, whether or not anybody has noticed.
     fn holder(&self, resource: &Resource) -> Option<ThreadId> {
-        let holder = self.holders.get(resource)?;
+        let direct = self.holders.get(resource);
+        let holder = direct.or_else(|| self.holders.get(self.aliases.get(resource)?))?;
         let held = holder.hold.upgrade()?.held_until_now();
         held.then_some(holder.thread)
     }

@@ -152,7 +152,7 @@ fn send(core: &Core, hold: &Hold, mark: Mark, held: Duration, budget: Budget) ->
     let left = budget.left().max(Duration::from_millis(50));
     let limits = core.node.limits.within(left);
     let failure = match core.node.call(&request, limits, Budget::new(left)) {
-        Ok(answer) => match read_release(answer.value, &hold.keys, &core.node.target.address) {
+        Ok(answer) => match read_release(&answer.value, &core.node.target.address) {
             Ok(true) => return Ok(()),
             Ok(false) => {
                 hold.metrics.release_refused();
@@ -195,8 +195,8 @@ fn request(hold: &Hold, mark: Mark, held: Duration) -> Request {
 /// we could not renew in time.
 fn give_up(core: &Core, hold: &Hold, why: LossReason) -> Error {
     if why != LossReason::TakenAway {
-        let held = hold.clock.now().since(hold.granted_at);
-        in_background(core, hold, request(hold, Mark::Abandoned, held));
+        // A lost hold keeps nothing: as if it had been held for ever, so that nothing is left of `at_least`.
+        in_background(core, hold, request(hold, Mark::Abandoned, Duration::MAX));
     }
     hold.lost(why).into()
 }
@@ -215,10 +215,12 @@ fn in_background(core: &Core, hold: &Hold, request: Request) {
 /// When the server can't be told.
 #[cfg(feature = "testing")]
 pub(crate) fn lose(hold: &Hold) -> Result<()> {
+    let core = hold.core.upgrade();
+    core.as_ref().map_or(Ok(()), |core| core.check_process())?;
     if !hold.end(LossReason::OnPurpose) {
         return Ok(());
     }
-    let Some(core) = hold.core.upgrade() else {
+    let Some(core) = core else {
         return Ok(());
     };
     let limits = core.node.limits;

@@ -1,5 +1,6 @@
 //! The watchdog of one lock: an OS thread that renews its hold, or watches a fixed lease run out.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -133,7 +134,9 @@ fn work(slot: &Mutex<Slot>, wakes: &Receiver<()>, node: &Node, metrics: &Meters)
             }
         };
         if let Some(hold) = hold {
-            let over = pace.tick(&hold, node, metrics);
+            // The user's logger runs in there. Its panic must end neither the renewing nor whoever joins.
+            let tick = AssertUnwindSafe(|| pace.tick(&hold, node, metrics));
+            let over = catch_unwind(tick).unwrap_or(false);
             let mut slot = slot.lock();
             slot.busy = false;
             let is_same = slot.hold.as_ref().is_some_and(|h| Arc::ptr_eq(h, &hold));
@@ -206,10 +209,10 @@ impl Pace {
             Err(error) => {
                 self.failures += 1;
                 metrics.renewal_failed();
-                let (name, left) = (&*hold.keys.name, hold.remaining());
-                log::warn!(target: "leasehold", name = name; "renewal of lock {name:?} failed, {left:?} left: {error}");
                 let pause = pause(hold.options.ttl, self.failures);
                 hold.set_due(node.clock.now() + pause);
+                let (name, left) = (&*hold.keys.name, hold.remaining());
+                log::warn!(target: "leasehold", name = name; "renewal of lock {name:?} failed, {left:?} left: {error}");
                 hold.end_reason().is_some()
             }
         }

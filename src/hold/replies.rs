@@ -78,13 +78,11 @@ pub(crate) fn read_renew(value: Value, address: &str) -> Result<Option<Duration>
 }
 
 /// What a release was answered: whether it was ours.
-pub(crate) fn read_release(value: Value, keys: &Keys, address: &str) -> Result<bool, Failure> {
-    let shape = || misshapen(address, &RELEASE);
-    let mut reply = Reply::new(value).ok_or_else(shape)?;
-    match reply.int().ok_or_else(shape)? {
-        1 => Ok(true),
-        0 => Ok(false),
-        _ => Err(refusal(keys, &mut reply, address)),
+pub(crate) fn read_release(value: &Value, address: &str) -> Result<bool, Failure> {
+    match value {
+        Value::Int(1) => Ok(true),
+        Value::Int(0) => Ok(false),
+        _ => Err(misshapen(address, &RELEASE)),
     }
 }
 

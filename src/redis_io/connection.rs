@@ -258,8 +258,8 @@ impl ManagedConnection {
     pub(crate) fn set_timeout(&mut self, io: Duration) -> Result<(), Failure> {
         // Zero would mean "none" to the socket.
         let io = io.max(Duration::from_millis(1));
-        // Two system calls are not worth a few microseconds less.
-        let near = |set: Duration| set >= io && set - set / 10 <= io;
+        // Two system calls are not worth a few microseconds less. A bounded wait has no room for more than a hundredth.
+        let near = |set: Duration| set >= io && set - set / 100 <= io;
         if !self.timeout_set.is_some_and(near) {
             let set = self.exchange(|c| {
                 c.set_read_timeout(Some(io))?;
@@ -303,6 +303,10 @@ impl Budget {
         let now = Instant::now();
         // A day stands for "longer than anything here takes".
         let until = now + d.min(Duration::from_secs(86_400));
+        Budget { until }
+    }
+
+    pub(crate) fn until(until: Instant) -> Budget {
         Budget { until }
     }
 

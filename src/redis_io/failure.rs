@@ -11,7 +11,7 @@ pub(crate) enum Reached {
     No,
     /// It was sent, or part of it was: the server may have done it, or may do it later.
     Maybe,
-    /// The server answered with an error: our scripts write nothing before a command that can fail, so nothing was done.
+    /// The server answered with an error.
     Answered,
 }
 
@@ -91,6 +91,22 @@ impl Failure {
     /// Whether asking again over a new connection may give another answer.
     pub(crate) fn needs_new_connection(&self) -> bool {
         matches!(self.code, Code::NotMaster | Code::LoggedOut)
+    }
+
+    /// Whether the script may have got as far as to write. One that ends in an error may: what was written before it stays.
+    /// (Where the server can't serve, or is out of memory, it says so before the first write.)
+    pub(crate) fn may_have_written(&self) -> bool {
+        match self.reached {
+            Reached::No => false,
+            Reached::Maybe => true,
+            Reached::Answered => {
+                self.code == Code::Other
+                    && matches!(
+                        self.error.kind(),
+                        ErrorKind::Script | ErrorKind::AccessDenied
+                    )
+            }
+        }
     }
 
     /// Whether time may heal it: the server is away, busy, loading, full, or not the master at the moment.

@@ -38,6 +38,7 @@ struct Shared {
     limits: Limits,
     on_stray: OnStray,
     table: Mutex<Table>,
+    /// Told when the listener has to stop.
     changed: Condvar,
 }
 
@@ -119,36 +120,23 @@ impl Inbox {
         }
     }
 
-    /// Sees that the listener runs and waits until it is subscribed; `false` if that did not come about within `limit`:
-    /// then the caller polls.
-    pub(crate) fn open(&self, limit: Duration) -> bool {
-        let until = Instant::now() + limit;
+    /// Sees that the listener runs. Whether it is subscribed; if not, all who have a mailbox get a wake when it is.
+    pub(crate) fn open(&self) -> bool {
         let mut table = self.shared.table.lock();
-        loop {
-            if table.up || table.denied || table.stop {
-                return table.up;
-            }
-            if !table.running {
-                let shared = self.shared.clone();
-                let thread = std::thread::Builder::new()
-                    .name("leasehold-inbox".into())
-                    .stack_size(256 * 1024)
-                    .spawn(move || listen(&shared));
-                if let Err(e) = thread {
+        if !table.running && !table.denied && !table.stop {
+            let shared = self.shared.clone();
+            let thread = std::thread::Builder::new()
+                .name("leasehold-inbox".into())
+                .stack_size(256 * 1024)
+                .spawn(move || listen(&shared));
+            match thread {
+                Ok(_) => table.running = true,
+                Err(e) => {
                     log::warn!(target: "leasehold::inbox", "no listener thread, waiters poll: {e}");
-                    return false;
                 }
-                table.running = true;
-            }
-            if self
-                .shared
-                .changed
-                .wait_until(&mut table, until)
-                .timed_out()
-            {
-                return table.up;
             }
         }
+        table.up
     }
 }
 
@@ -210,7 +198,6 @@ impl Shared {
         if table.stop || table.denied || idle {
             table.running = false;
             table.up = false;
-            self.changed.notify_all();
             return true;
         }
         false
@@ -218,7 +205,6 @@ impl Shared {
 
     fn set_up(&self, up: bool) {
         self.table.lock().up = up;
-        self.changed.notify_all();
     }
 }
 

@@ -9,7 +9,7 @@ use redis::Value;
 use crate::clock::{BootTime, Clock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::redis_io::connection::{Budget, Limits, ManagedConnection, Manager, Target};
-use crate::redis_io::failure::Failure;
+use crate::redis_io::failure::{Failure, Reached};
 use crate::redis_io::renewal_line::RenewalLine;
 use crate::redis_io::script::Request;
 
@@ -57,8 +57,10 @@ impl Node {
 
     /// A node over a user's pool: where it leads to is read off a connection, which [`Manager`] makes without I/O.
     pub(crate) fn with_pool(pool: r2d2::Pool<Manager>, limits: Limits) -> Result<Node> {
+        // A pool that tests what it gives out asks the server, and by default for half a minute.
+        let patience = pool.connection_timeout().min(limits.connect + limits.io);
         let target = pool
-            .get()
+            .get_timeout(patience)
             .map_err(|e| {
                 Error::new(
                     ErrorKind::Unavailable,
@@ -149,11 +151,18 @@ pub(crate) fn call_over(
             let whole = request.pack_with_source();
             result = exchange(connection, &whole, limits, budget, clock, &mut sent_at);
         } else if stale && is_dead_connection(failure) && !budget.left().is_zero() {
+            let first = failure.reached;
             connection.reset();
             result = exchange(connection, &packed, limits, budget, clock, &mut sent_at);
             if result.as_ref().is_err_and(Failure::is_noscript) {
                 let whole = request.pack_with_source();
                 result = exchange(connection, &whole, limits, budget, clock, &mut sent_at);
+            }
+            if let Err(second) = &mut result
+                && first == Reached::Maybe
+            {
+                // The first try may have been carried out, whatever became of the second.
+                second.reached = first;
             }
         }
     }
@@ -175,7 +184,6 @@ fn exchange(
 
 /// A fault of the connection, not a server that takes its time: worth asking again over a new one.
 fn is_dead_connection(failure: &Failure) -> bool {
-    use crate::redis_io::failure::Reached;
     failure.reached != Reached::Answered && !failure.timed_out
 }
 

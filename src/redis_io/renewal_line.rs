@@ -29,6 +29,8 @@ pub(crate) struct RenewalLine {
 struct Pending {
     request: Request,
     limits: Limits,
+    /// When its sender gives up.
+    until: Instant,
     reply: Sender<Turn>,
 }
 
@@ -67,6 +69,7 @@ impl RenewalLine {
         self.queue.lock().push_back(Pending {
             request,
             limits,
+            until,
             reply: reply.clone(),
         });
         loop {
@@ -142,6 +145,14 @@ impl RenewalLine {
 /// Sends the whole batch, then reads the answers in order and stops at the first fault: waiting for each remaining answer
 /// in turn would add up their timeouts.
 fn run(connection: &mut ManagedConnection, batch: Vec<Pending>, clock: &Clock) {
+    let now = Instant::now();
+    // All must be answered before the first of them gives up. One that has waited for its turn for half of its time would
+    // only hurry the others.
+    let in_time = |p: &Pending| p.until.saturating_duration_since(now) >= p.limits.io / 2;
+    let (batch, late): (Vec<_>, Vec<_>) = batch.into_iter().partition(in_time);
+    for pending in late {
+        answer(&pending, Err(no_turn()));
+    }
     let unknown = send_batch(connection, batch, clock, Request::pack);
     // A server that was restarted or flushed knows no script: those go again with their source.
     if !unknown.is_empty() {
@@ -150,6 +161,13 @@ fn run(connection: &mut ManagedConnection, batch: Vec<Pending>, clock: &Clock) {
             answer(&pending, Err(failure));
         }
     }
+}
+
+fn no_turn() -> Failure {
+    Failure::unsent(crate::error::Error::new(
+        crate::error::ErrorKind::Unavailable,
+        "the connection for renewals was busy with others all the time",
+    ))
 }
 
 fn no_script() -> Failure {
@@ -166,19 +184,22 @@ fn send_batch(
     clock: &Clock,
     pack: fn(&Request) -> Vec<u8>,
 ) -> Vec<Pending> {
+    let Some(until) = batch.iter().map(|p| p.until).min() else {
+        return Vec::new();
+    };
     let strictest = |f: fn(&Limits) -> Duration| batch.iter().map(|p| f(&p.limits)).min();
     let io = strictest(|l| l.io).unwrap_or_default();
     let connect = strictest(|l| l.connect).unwrap_or_default();
+    let budget = Budget::until(until);
     let mut packed = Vec::with_capacity(batch.len() * 192);
     for pending in &batch {
         packed.extend_from_slice(&pack(&pending.request));
     }
-    let budget = Budget::new(io);
-    if let Err(failure) = connection.connect(connect.min(io)) {
+    if let Err(failure) = connection.connect(connect.min(budget.left())) {
         return fail(batch, failure);
     }
     let sent_at = clock.now();
-    if let Err(failure) = connection.send(&packed, budget.left()) {
+    if let Err(failure) = connection.send(&packed, io.min(budget.left())) {
         return fail(batch, failure);
     }
     let mut unknown = Vec::new();

@@ -18,7 +18,7 @@ if s then
     --#include layout.lua
     return refusal(s)
   end
-  if string.find(s, id, 73, true) then
+  if string.find(s, string.sub(id, 2), 73, true) then
     return {-1}
   end
 else

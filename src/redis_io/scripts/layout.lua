@@ -10,7 +10,8 @@
 --   52-64   since when it is held (ms, server time)
 --   65-72   holder: the first 8 digits of the word's value, or 8 '-'
 --   73-200  the last 16 dead tokens, 8 digits each, newest first, filled up with '-': no acquire may carry them again.
---           A fresh token that begins like a dead one, one in 30 million, is refused, and its client takes another
+--           One that was not released but taken away, or found gone, has 'x' for its first digit: a release that is
+--           repeated must not hear "released" of it. A fresh token that begins like a dead one, one in 30 million, is refused, and its client takes another
 --   201-    label \n kind \n earlier label \n waiters (inbox,arrived ms,heard ms; in order of arrival)
 local NOBODY = '--------'
 local EMPTY = '1NN' .. string.rep('0', 61) .. NOBODY .. string.rep('-', 128) .. '\n\n\n'
@@ -46,10 +47,14 @@ local function with_waiters(s, waiters)
 end
 
 local function bury(s, id)
-  if string.find(string.sub(s, 73, 200), id, 1, true) then
+  if string.find(string.sub(s, 73, 200), string.sub(id, 2), 1, true) then
     return s
   end
   return string.sub(s, 1, 72) .. id .. string.sub(s, 73, 192) .. string.sub(s, 201)
+end
+
+local function bury_taken(s, id)
+  return bury(s, 'x' .. string.sub(id, 2))
 end
 
 -- How long a state must be kept once nobody holds the word.

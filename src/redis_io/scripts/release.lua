@@ -5,22 +5,21 @@
 -- KEYS  1 word  2 state
 -- ARGV  1 token  2 mark (C clean, P panicked, A abandoned)  3 how long to keep the state (ms)
 --       4 ms that the key must stay (hold at least), if any
--- reply 1 released; 0 not ours; {-2, which key} somebody's data; {-3, version} state of a later layout
+-- reply 1 released; 0 not ours
 local read = redis.call('MGET', KEYS[1], KEYS[2])
 local s = read[2]
 local token, id = ARGV[1], string.sub(ARGV[1], 1, 8)
 if read[1] ~= token then
   --#include layout.lua
-  if not s and redis.call('EXISTS', KEYS[2]) == 1 then
-    return {-2, 'state'}
-  elseif s and not is_readable(s) then
-    return refusal(s)
+  if s and not is_readable(s) or not s and redis.call('EXISTS', KEYS[2]) == 1 then
+    -- Somebody's data by now, which stays; and the word is not ours all the same.
+    return 0
   elseif s and string.find(s, id, 73, true) then
     return 1
   elseif s then
-    redis.pcall('SET', KEYS[2], bury(s, id), 'KEEPTTL')
+    redis.pcall('SET', KEYS[2], bury_taken(s, id), 'KEEPTTL')
   else
-    redis.pcall('SET', KEYS[2], bury(EMPTY, id), 'PX', CLEAN_MS)
+    redis.pcall('SET', KEYS[2], bury_taken(EMPTY, id), 'PX', CLEAN_MS)
   end
   return 0
 end
