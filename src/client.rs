@@ -20,7 +20,8 @@ const DEFAULT_POOL_SIZE: u32 = 8;
 ///
 /// Cheap to clone; clones share everything. One per process is enough, and best: threads that want the same lock then meet in
 /// the process, and one of them asks the server for all. It keeps at most `pool_size` + 3 connections, however many threads
-/// wait, and ends its threads and connections when it, its handles and its guards are gone.
+/// wait, and ends its threads and connections when it, its handles and its guards are gone. (If a release could not be sent,
+/// one thread goes on trying until the lease has run out, for at most ten minutes.)
 ///
 /// # Examples
 ///

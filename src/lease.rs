@@ -169,37 +169,42 @@ impl Lease {
         in_limits("lease", lease).map_err(named)?;
         self.check()?;
         let core = hold.core.upgrade().ok_or_else(client_gone)?;
+        // One at a time: with two under way at once nobody knows which one the server did last.
+        let mut doubtful = hold.extending.lock();
+        self.check()?;
         // Until the server has answered, the earlier end counts.
         let before = hold.deadline();
         let now = hold.clock.now();
-        hold.set_deadline(before.min(local_deadline(now, lease)));
-        hold.set_due(hold.deadline());
-        hold.nudge();
+        hold.set_end(before.min(local_deadline(now, lease)));
         let request = Request::new(&RENEW, &[&hold.keys.word])
             .arg(&*hold.token)
             .number(millis(lease));
         let mut limits = core.node.limits;
         limits.io = HoldOptions::new(lease).command_timeout(limits.io);
         let budget = Budget::new(limits.connect + limits.io);
+        let shortest = |doubtful: Option<Duration>| doubtful.map_or(lease, |d| d.min(lease));
         let answer = match core.node.call(&request, limits, budget) {
             Ok(answer) => answer,
             Err(failure) => {
-                if failure.reached != Reached::Maybe {
-                    hold.set_deadline(before);
-                    hold.set_due(before);
+                if failure.reached == Reached::No {
+                    hold.set_end(before);
+                } else {
+                    *doubtful = Some(shortest(*doubtful));
                 }
                 return Err(named(failure.error));
             }
         };
-        let renewed =
-            read_renew(answer.value, &core.node.target.address).map_err(|f| named(f.error))?;
+        if answer.repeated {
+            *doubtful = Some(shortest(*doubtful));
+        }
+        let address = &core.node.target.address;
+        let renewed = read_renew(answer.value, address).map_err(|f| named(f.error))?;
         if renewed.is_none() {
             hold.end(LossReason::TakenAway);
         }
         self.check()?;
-        hold.set_deadline(local_deadline(answer.sent_at, lease));
-        hold.set_due(hold.deadline());
-        hold.nudge();
+        // An earlier extension whose answer was lost may still come true, and cut this one.
+        hold.set_end(local_deadline(answer.sent_at, shortest(*doubtful)));
         Ok(self.check()?)
     }
 

@@ -37,7 +37,7 @@ impl Keys {
 
     /// The keys of a word that came back from the server; `None` if it can't be one of ours.
     pub(crate) fn of_word(word: &str) -> Option<Keys> {
-        if word.is_empty() || word.contains(COMPANION) {
+        if word.is_empty() {
             return None;
         }
         Some(Keys {

@@ -98,7 +98,9 @@ impl From<Instant> for Wait {
 /// Ends waits from another thread: a shutdown, or the thread that handles signals.
 ///
 /// Clones are one canceller. Once cancelled it stays so: every wait that it was given to, now or later, ends with
-/// [`Cancelled`](crate::ErrorKind::Cancelled). Locks that are held are not touched.
+/// [`Cancelled`](crate::ErrorKind::Cancelled). Locks that are held are not touched. A wait sleeps nearly all of its time and
+/// ends at once then; an exchange with the server that is under way is not broken off, so with a server that does not answer
+/// it may take the client's `connect_timeout` and `io_timeout` more.
 ///
 /// # Examples
 ///

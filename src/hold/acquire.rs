@@ -79,11 +79,13 @@ fn try_acquire(
         resource: &resource,
         pass: &pass,
         token: fresh_token(),
+        ticket: core.inbox.ticket(),
         unsure: false,
         registered: false,
         mailbox: None,
         waiting: None,
         retry: FIRST_RETRY,
+        holder: None,
         contended,
         trouble: None,
         answering: true,
@@ -104,9 +106,11 @@ fn try_acquire(
             let tracked = deadlock::track(resource, &hold);
             hold.occupy(tracked, pass);
             grant.renewer.attach(&hold);
+            // The guard first: the user's logger may panic.
+            let guard = HoldGuard::new(hold.clone(), core.clone(), grant.renewer);
             let (name, token) = (&*hold.keys.name, hold.fencing.get());
             log::debug!(target: "leasehold", name = name, token = token, waited:? = waited; "acquired");
-            Ok(HoldGuard::new(hold, core.clone(), grant.renewer))
+            Ok(guard)
         }
         Err(e) => {
             attempt.undo();
@@ -165,13 +169,17 @@ struct Attempt<'a> {
     resource: &'a Resource,
     pass: &'a Pass,
     token: Arc<str>,
+    /// What this attempt is called on the word's list of waiters.
+    ticket: String,
     /// An acquire with this token was sent whose outcome nobody knows.
     unsure: bool,
-    /// Our inbox stands on the word's list of waiters.
+    /// Our ticket stands on the word's list of waiters.
     registered: bool,
     mailbox: Option<Mailbox>,
     waiting: Option<Waiting>,
     retry: Duration,
+    /// Who had it at the last look.
+    holder: Option<String>,
     contended: bool,
     /// What stood in the way at the last look, if it was not another holder.
     trouble: Option<Error>,
@@ -209,6 +217,7 @@ impl Attempt<'_> {
                     self.retry = FIRST_RETRY;
                     self.registered |= with_ticket;
                     self.refuse_circle(&by)?;
+                    let renewed = self.holder.replace(by.clone()) == Some(by);
                     if self.patience.is_try {
                         let what = format!("somebody else holds it{}", for_how_long(left));
                         return Err(Error::new(ErrorKind::WouldBlock, what));
@@ -218,7 +227,7 @@ impl Attempt<'_> {
                         // can't reach us yet, the first one comes when they can.
                         continue;
                     }
-                    until_poll(left)
+                    until_poll(left, renewed)
                 }
                 Err(failure) => {
                     let transient = failure.is_transient();
@@ -271,7 +280,7 @@ impl Attempt<'_> {
             .arg(format!("{:016}", core.floor()))
             .number(millis(lease.saturating_add(KEEP_MARKED)));
         let request = if with_ticket {
-            request.arg(&**core.inbox.id())
+            request.arg(&*self.ticket)
         } else {
             request
         };
@@ -284,10 +293,18 @@ impl Attempt<'_> {
             Ok(answer) => {
                 self.answering = true;
                 let address = &core.node.target.address;
+                let repeated = answer.repeated;
                 let said = read_acquire(answer, &self.token, &wanted.keys, address);
                 // What the script did is not known if its reply is not understood.
-                self.unsure |= said.as_ref().is_err_and(|f| f.reached == Reached::Maybe);
-                said
+                self.unsure |=
+                    repeated || said.as_ref().is_err_and(|f| f.reached == Reached::Maybe);
+                said.map(|said| match said {
+                    Said::Granted(grant) => Said::Granted(Grant {
+                        repeated: self.unsure,
+                        ..grant
+                    }),
+                    said => said,
+                })
             }
             Err(failure) => {
                 self.answering = failure.reached == Reached::Answered;
@@ -302,6 +319,7 @@ impl Attempt<'_> {
     /// Turns a grant into something to hold; `None` if it came too late, which has been undone then.
     fn take(&mut self, grant: Grant) -> Result<Option<Granted>> {
         let core = self.core;
+        // Until it is in the caller's hands, whatever goes wrong must free the word.
         self.unsure = true;
         core.saw(grant.fencing.get());
         let deadline = local_deadline(grant.sent_at, first_lease(&self.wanted.options));
@@ -355,12 +373,8 @@ impl Attempt<'_> {
         }
         let (core, keys) = (self.core, &self.wanted.keys);
         let token = if self.unsure { &*self.token } else { "" };
-        let inbox = if self.registered {
-            &**core.inbox.id()
-        } else {
-            ""
-        };
-        let request = leave(keys, token, inbox);
+        let ticket = if self.registered { &*self.ticket } else { "" };
+        let request = leave(keys, token, ticket);
         self.unsure = false;
         self.registered = false;
         // No longer waiting here: a wake that comes now is passed on by the script, or as a stray one.

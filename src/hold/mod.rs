@@ -41,11 +41,15 @@ pub(crate) struct Hold {
     pub(crate) predecessor: Predecessor,
     pub(crate) options: HoldOptions,
     pub(crate) granted_at: BootTime,
+    /// The server must remember the token longer than others: a copy of its acquire may still be on its way.
+    pub(crate) repeated: bool,
+    /// One extension at a time; holds the shortest lease of those whose outcome is not known, which may still come true.
+    pub(crate) extending: Mutex<Option<Duration>>,
     /// Past this it is not held, whatever the server says later.
     deadline: AtomicU64,
     /// When the renewer has something to do for it.
     due: AtomicU64,
-    /// Where `with_max_hold` ends it.
+    /// Where `with_max_hold` ends it; the last lease that the server is given ends by a drift later.
     max_end: Option<BootTime>,
     /// The lease that runs now goes up to there, so there is nothing to renew any more.
     last_lease: AtomicBool,
@@ -77,6 +81,8 @@ pub(crate) struct Grant {
     pub(crate) fencing: FencingToken,
     pub(crate) predecessor: Predecessor,
     pub(crate) sent_at: BootTime,
+    /// A copy of the acquire may still be on its way.
+    pub(crate) repeated: bool,
 }
 
 impl fmt::Debug for Hold {
@@ -91,8 +97,11 @@ impl fmt::Debug for Hold {
 
 impl Hold {
     pub(crate) fn new(core: &Arc<Core>, keys: Keys, options: HoldOptions, grant: Grant) -> Hold {
-        let max_end = options.max_hold.map(|max| grant.sent_at + max);
         let lease = first_lease(&options);
+        let drift = HoldOptions::drift(lease);
+        let max_end = options
+            .max_hold
+            .map(|max| grant.sent_at + max.saturating_sub(drift));
         let deadline = local_deadline(grant.sent_at, lease);
         let last_lease = options.max_hold.is_some_and(|max| max <= options.ttl);
         let due = if options.renewed && !last_lease {
@@ -108,6 +117,8 @@ impl Hold {
             predecessor: grant.predecessor,
             options,
             granted_at: grant.sent_at,
+            repeated: grant.repeated,
+            extending: Mutex::default(),
             deadline: AtomicU64::new(deadline.nanos()),
             due: AtomicU64::new(due.nanos()),
             max_end,
@@ -160,7 +171,8 @@ impl Hold {
     /// The lease that a renewal should ask for now, and whether it is the last one that `with_max_hold` allows.
     pub(crate) fn next_lease(&self, now: BootTime) -> (Duration, bool) {
         let ttl = self.options.ttl;
-        match self.max_end.map(|end| end.since(now)) {
+        let drift = HoldOptions::drift(first_lease(&self.options));
+        match self.max_end.map(|end| end.since(now) + drift) {
             Some(left) if left <= ttl => (left, true),
             _ => (ttl, false),
         }
@@ -183,7 +195,16 @@ impl Hold {
     }
 
     pub(crate) fn set_deadline(&self, deadline: BootTime) {
+        // A renewal that was slow to be sent must not carry the hold past its longest time.
+        let deadline = self.max_end.map_or(deadline, |end| deadline.min(end));
         self.deadline.store(deadline.nanos(), Ordering::Release);
+    }
+
+    /// Gives a fixed lease another end.
+    pub(crate) fn set_end(&self, deadline: BootTime) {
+        self.set_deadline(deadline);
+        self.set_due(deadline);
+        self.nudge();
     }
 
     pub(crate) fn nudged_by(&self, nudge: Sender<()>) {
@@ -252,6 +273,11 @@ impl Hold {
             None => Ok(()),
             Some(why) => Err(self.lost(why)),
         }
+    }
+
+    /// What is left of the lease as such, whether or not the hold is over.
+    pub(crate) fn remaining_lease(&self) -> Duration {
+        self.deadline().since(self.clock.now())
     }
 
     pub(crate) fn remaining(&self) -> Duration {

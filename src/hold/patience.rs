@@ -88,9 +88,12 @@ pub(crate) fn cancelled() -> Error {
 }
 
 /// When to look again at a lock that somebody holds: at its end if that comes sooner than the usual poll.
-pub(crate) fn until_poll(left: Option<Duration>) -> Duration {
+///
+/// One who has renewed since the last look lives: then a short ttl is no reason to look more than twice a second.
+pub(crate) fn until_poll(left: Option<Duration>, renewed: bool) -> Duration {
     let poll = jittered(POLL);
     match left {
+        Some(left) if renewed => poll.min(left.max(POLL / 2)),
         Some(left) => poll.min(left + jittered(Duration::from_millis(4))),
         None => poll,
     }

@@ -98,7 +98,7 @@ impl HoldGuard {
         }
         let budget = Budget::new(self.core.node.limits.io);
         // From here on no renewal of this hold is started, and none is under way.
-        renewer.detach();
+        renewer.detach(budget.left());
         self.core.renewers.give_back(renewer);
         let hold = self.lease.hold();
         if let Some(why) = hold.end_reason() {
@@ -184,10 +184,10 @@ fn request(hold: &Hold, mark: Mark, held: Duration) -> Request {
         .arg(&*hold.token)
         .arg(mark.letter())
         .number(millis(mark.keep()));
-    if rest.is_zero() {
-        request
-    } else {
-        request.number(millis(rest))
+    match (rest.is_zero(), hold.repeated) {
+        (true, false) => request,
+        (_, false) => request.number(millis(rest)),
+        (_, true) => request.number(millis(rest)).arg("1"),
     }
 }
 
@@ -202,8 +202,9 @@ fn give_up(core: &Core, hold: &Hold, why: LossReason) -> Error {
 }
 
 fn in_background(core: &Core, hold: &Hold, request: Request) {
-    // The key can't outlive the lease by more than the drift that the deadline gave away.
-    let until = hold.deadline() + hold.options.ttl / 10 + Duration::from_secs(1);
+    // A renewal that was carried out, but not answered, may have armed the key only just now.
+    let lease = hold.options.ttl.max(hold.remaining_lease());
+    let until = hold.clock.now() + lease + Duration::from_secs(1);
     core.cleaner
         .push(&core.node, request, until, &hold.keys.name);
 }

@@ -21,6 +21,8 @@ use crate::redis_io::script::{RENEW, Request};
 /// Longest that a thread without a hold sleeps before it looks for one by itself.
 const LONGEST_LINGER: Duration = Duration::from_secs(1);
 
+const STACK: usize = 512 * 1024;
+
 /// One renewer thread. It serves one hold at a time, and parks in between.
 #[derive(Debug)]
 pub(crate) struct Renewer {
@@ -56,8 +58,8 @@ impl Renewer {
         let shared = slot.clone();
         let thread = std::thread::Builder::new()
             .name("leasehold-renew".into())
-            // Its deepest work is one script call; with the default a thousand locks would reserve 2 GiB.
-            .stack_size(128 * 1024)
+            // Its own work needs little, but the user's logger runs on it. Only reserved, not used.
+            .stack_size(STACK)
             .spawn(move || work(&shared, &wakes, &node, &metrics))?;
         Ok(Renewer { slot, wake, thread })
     }
@@ -77,8 +79,9 @@ impl Renewer {
     }
 
     /// Takes the hold out of the thread's hands. When this returns, no renewal of it will be started; one that is under way
-    /// has been waited for.
-    pub(crate) fn detach(&self) {
+    /// has been waited for, for at most `patience`, which is as long as it may take. (What takes longer can only be the user's
+    /// logger. A renewal that comes after all compares tokens.)
+    pub(crate) fn detach(&self, patience: Duration) {
         let answer = {
             let mut slot = self.slot.lock();
             slot.hold = None;
@@ -89,8 +92,13 @@ impl Renewer {
             slot.joiner = Some(tx);
             rx
         };
-        // Bounded by the renewal's own time limit. Disconnected: the thread is gone, which does as well.
-        let _ = answer.recv();
+        // Disconnected is the answer.
+        let _ = answer.recv_timeout(patience);
+    }
+
+    /// Whether the thread is gone: then it must not be lent.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.thread.is_finished()
     }
 
     /// Ends the thread, and waits for it.

@@ -36,7 +36,10 @@ impl Renewers {
 
     /// A thread for one hold: the one that was used last, or a new one.
     pub(crate) fn lend(&self) -> Result<Renewer> {
-        if let Some(renewer) = self.idle.lock().pop() {
+        let idle = self.idle.lock().pop();
+        if let Some(renewer) = idle
+            && !renewer.is_gone()
+        {
             return Ok(renewer);
         }
         Renewer::spawn(self.node.clone(), self.metrics.clone()).map_err(|e| {

@@ -60,6 +60,7 @@ fn read_grant(packed: &[u8], token: &Arc<str>, sent_at: BootTime) -> Option<Gran
         fencing: FencingToken::from(fencing),
         predecessor: Predecessor::read(text.get(16..17)?, mark_token, label)?,
         sent_at,
+        repeated: false,
     })
 }
 
@@ -106,7 +107,7 @@ pub(crate) fn refusal(keys: &Keys, reply: &mut Reply, address: &str) -> Failure 
             );
             Failure::unsent(Error::new(ErrorKind::KeyConflict, what))
         }
-        Some(version) if version.parse::<u32>().is_ok() => {
+        Some(version) if version.len() == 1 => {
             let what = format!(
                 "its state on {address} has layout version {version}, which this leasehold does not know"
             );

@@ -44,7 +44,7 @@ const SILENT_MS: u64 = 5000;
 const LAST_TOKEN: std::ops::Range<usize> = 3..19;
 const SINCE: std::ops::Range<usize> = 51..64;
 const HOLDER: std::ops::Range<usize> = 64..72;
-const TEXTS: usize = 200;
+const TEXTS: usize = 264;
 
 /// Of the layout that this version writes, and of no other.
 fn is_readable(state: &str) -> bool {

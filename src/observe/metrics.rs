@@ -22,7 +22,7 @@ pub struct Metrics {
     pub renewal_failures: u64,
     /// Holds that ended while their guards lived.
     pub lost: u64,
-    /// Releases that the server refused, because the lock was not ours any more.
+    /// Releases that the server refused, because the lock was not ours any more: losses that nobody knew of, so not in `lost`.
     pub releases_refused: u64,
     /// Releases that could not be sent, or were not answered.
     pub release_errors: u64,

@@ -88,8 +88,12 @@ impl Cleaner {
         let (shared, node) = (self.shared.clone(), node.clone());
         let thread = std::thread::Builder::new()
             .name("leasehold-cleaner".into())
-            .stack_size(256 * 1024)
-            .spawn(move || shared.work(&node));
+            .stack_size(512 * 1024)
+            .spawn(move || {
+                let gone = Gone(&shared);
+                shared.work(&node);
+                drop(gone);
+            });
         match thread {
             Ok(_) => queue.running = true,
             Err(e) => {
@@ -116,6 +120,17 @@ impl CleanerHandle {
         {
             let until = node.clock.now() + lasts;
             Cleaner { shared }.push(&node, request, until, name);
+        }
+    }
+}
+
+/// Notes that the thread is gone, also when the user's logger has panicked in it: the next job starts another.
+struct Gone<'a>(&'a Shared);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.queue.lock().running = false;
         }
     }
 }

@@ -1,6 +1,7 @@
 //! One connection to one server: connects at first use, gives every command a time limit, and says when it is broken.
 
 use std::fmt;
+use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -85,6 +86,33 @@ impl Target {
             address: address.into(),
         })
     }
+}
+
+impl Target {
+    /// Tries the addresses that the host name stands for, one after the other, all within `limit`: left to itself, the
+    /// package gives each of them the whole.
+    fn connect(&self, limit: Duration) -> redis::RedisResult<redis::Connection> {
+        let budget = Budget::new(limit.max(Duration::from_millis(1)));
+        let ConnectionAddr::Tcp(host, port) = self.info.addr() else {
+            return connect_to(self.info.clone(), budget.left());
+        };
+        let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
+        let mut outcome = Err(std::io::Error::from(std::io::ErrorKind::AddrNotAvailable).into());
+        for (i, address) in addresses.iter().enumerate() {
+            let share = budget.left() / u32::try_from(addresses.len() - i).unwrap_or(1);
+            let one = ConnectionAddr::Tcp(address.ip().to_string(), address.port());
+            outcome = connect_to(self.info.clone().set_addr(one), share);
+            match &outcome {
+                Err(e) if e.is_io_error() => {}
+                _ => break,
+            }
+        }
+        outcome
+    }
+}
+
+fn connect_to(info: ConnectionInfo, limit: Duration) -> redis::RedisResult<redis::Connection> {
+    redis::Client::open(info)?.get_connection_with_timeout(limit.max(Duration::from_millis(1)))
 }
 
 impl Manager {
@@ -203,11 +231,9 @@ impl ManagedConnection {
             self.reset();
         }
         if self.open.is_none() {
-            let client = redis::Client::open(self.target.info.clone())
-                .map_err(|e| self.failed(Reached::No, e))?;
-            let limit = limit.max(Duration::from_millis(1));
-            let connection = client
-                .get_connection_with_timeout(limit)
+            let connection = self
+                .target
+                .connect(limit)
                 .map_err(|e| self.failed(Reached::No, e))?;
             self.timeout_set = None;
             self.open = Some(connection);

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -22,6 +23,8 @@ const SLICE: Duration = Duration::from_millis(100);
 const SILENCE: Duration = Duration::from_secs(4);
 /// After so long without a waiter the listener goes, and its connection with it.
 const IDLE: Duration = Duration::from_secs(20);
+/// After a refusal nobody asks for so long: rights may be given meanwhile.
+const DENIED: Duration = Duration::from_secs(60);
 /// Slowest pace of reconnecting.
 const SLOWEST_RETRY: Duration = Duration::from_secs(1);
 
@@ -37,6 +40,7 @@ struct Shared {
     target: Arc<Target>,
     limits: Limits,
     on_stray: OnStray,
+    tickets: AtomicU32,
     table: Mutex<Table>,
     /// Told when the listener has to stop.
     changed: Condvar,
@@ -48,8 +52,8 @@ struct Table {
     running: bool,
     /// It is subscribed.
     up: bool,
-    /// The server refuses the channel to this user; asking again is no use.
-    denied: bool,
+    /// When the server refused the channel to this user: asking again is no use for a while.
+    denied: Option<Instant>,
     stop: bool,
     next_ticket: u64,
     waiting: HashMap<Arc<str>, Vec<(u64, Sender<()>)>>,
@@ -83,15 +87,18 @@ impl Inbox {
                 target,
                 limits,
                 on_stray,
+                tickets: AtomicU32::new(0),
                 table: Mutex::default(),
                 changed: Condvar::new(),
             }),
         }
     }
 
-    /// What waiters register under.
-    pub(crate) fn id(&self) -> &Arc<str> {
-        &self.shared.id
+    /// What one wait registers under: the inbox, and a number of its own, so that an earlier wait that leaves late takes
+    /// nobody else off the list.
+    pub(crate) fn ticket(&self) -> String {
+        let n = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
+        format!("{}{n:08x}", self.shared.id)
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -123,12 +130,17 @@ impl Inbox {
     /// Sees that the listener runs. Whether it is subscribed; if not, all who have a mailbox get a wake when it is.
     pub(crate) fn open(&self) -> bool {
         let mut table = self.shared.table.lock();
-        if !table.running && !table.denied && !table.stop {
+        let denied = table.denied.is_some_and(|at| at.elapsed() < DENIED);
+        if !table.running && !denied && !table.stop {
             let shared = self.shared.clone();
             let thread = std::thread::Builder::new()
                 .name("leasehold-inbox".into())
-                .stack_size(256 * 1024)
-                .spawn(move || listen(&shared));
+                .stack_size(512 * 1024)
+                .spawn(move || {
+                    let gone = Gone(&shared);
+                    listen(&shared);
+                    drop(gone);
+                });
             match thread {
                 Ok(_) => table.running = true,
                 Err(e) => {
@@ -158,6 +170,19 @@ impl Drop for Mailbox {
             }
         }
         table.last_waiter = Some(Instant::now());
+    }
+}
+
+/// Notes that the listener is gone, also when the user's logger has panicked in it: the next wait starts another.
+struct Gone<'a>(&'a Shared);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut table = self.0.table.lock();
+            table.running = false;
+            table.up = false;
+        }
     }
 }
 
@@ -195,7 +220,8 @@ impl Shared {
         let mut table = self.table.lock();
         let idle =
             table.waiting.is_empty() && table.last_waiter.is_none_or(|t| t.elapsed() >= IDLE);
-        if table.stop || table.denied || idle {
+        let denied = table.denied.is_some_and(|at| at.elapsed() < DENIED);
+        if table.stop || denied || idle {
             table.running = false;
             table.up = false;
             return true;
@@ -220,7 +246,7 @@ fn listen(shared: &Shared) {
                 shared.set_up(false);
                 if e.kind() == ErrorKind::AccessDenied {
                     log::warn!(target: "leasehold::inbox", "no wakes for this client, waiters poll: {e}");
-                    shared.table.lock().denied = true;
+                    shared.table.lock().denied = Some(Instant::now());
                 } else {
                     log::debug!(target: "leasehold::inbox", "{e}");
                 }

@@ -26,6 +26,8 @@ pub(crate) struct Node {
 pub(crate) struct Answer {
     pub(crate) value: Value,
     pub(crate) sent_at: BootTime,
+    /// An earlier copy of the command was sent, too, and may still be on its way.
+    pub(crate) repeated: bool,
 }
 
 impl fmt::Debug for Node {
@@ -145,13 +147,14 @@ pub(crate) fn call_over(
     let packed = request.pack();
     let stale = connection.is_used();
     let mut sent_at = clock.now();
+    let mut repeated = false;
     let mut result = exchange(connection, &packed, limits, budget, clock, &mut sent_at);
     if let Err(failure) = &result {
         if failure.is_noscript() {
             let whole = request.pack_with_source();
             result = exchange(connection, &whole, limits, budget, clock, &mut sent_at);
         } else if stale && is_dead_connection(failure) && !budget.left().is_zero() {
-            let first = failure.reached;
+            repeated = failure.reached == Reached::Maybe;
             connection.reset();
             result = exchange(connection, &packed, limits, budget, clock, &mut sent_at);
             if result.as_ref().is_err_and(Failure::is_noscript) {
@@ -159,14 +162,18 @@ pub(crate) fn call_over(
                 result = exchange(connection, &whole, limits, budget, clock, &mut sent_at);
             }
             if let Err(second) = &mut result
-                && first == Reached::Maybe
+                && repeated
             {
                 // The first try may have been carried out, whatever became of the second.
-                second.reached = first;
+                second.reached = Reached::Maybe;
             }
         }
     }
-    result.map(|value| Answer { value, sent_at })
+    result.map(|value| Answer {
+        value,
+        sent_at,
+        repeated,
+    })
 }
 
 fn exchange(

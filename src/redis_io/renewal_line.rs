@@ -73,7 +73,7 @@ impl RenewalLine {
             reply: reply.clone(),
         });
         loop {
-            if let Some(answer) = self.send_if_free(&turns, clock) {
+            if let Some(answer) = self.send_if_free(&turns, until, clock) {
                 return Some(answer);
             }
             match turns.recv_deadline(until) {
@@ -105,6 +105,7 @@ impl RenewalLine {
     fn send_if_free(
         &self,
         turns: &Receiver<Turn>,
+        until: Instant,
         clock: &Clock,
     ) -> Option<Result<Answer, Failure>> {
         loop {
@@ -126,6 +127,11 @@ impl RenewalLine {
                 }
                 Ok(Turn::Send) => {}
                 Err(_) if self.queue.lock().is_empty() => return None,
+                Err(_) if Instant::now() >= until => {
+                    // Too many stood before us: the next one goes on sending for all.
+                    self.pass_turn();
+                    return None;
+                }
                 Err(_) => {}
             }
         }
@@ -153,6 +159,16 @@ fn run(connection: &mut ManagedConnection, batch: Vec<Pending>, clock: &Clock) {
     for pending in late {
         answer(&pending, Err(no_turn()));
     }
+    // Those with little time go first and alone: their time limit would be too strict for the others.
+    let longest = batch.iter().map(|p| p.limits.io).max().unwrap_or_default();
+    let (hurried, batch): (Vec<_>, Vec<_>) =
+        batch.into_iter().partition(|p| p.limits.io < longest / 4);
+    for batch in [hurried, batch] {
+        send_all(connection, batch, clock);
+    }
+}
+
+fn send_all(connection: &mut ManagedConnection, batch: Vec<Pending>, clock: &Clock) {
     let unknown = send_batch(connection, batch, clock, Request::pack);
     // A server that was restarted or flushed knows no script: those go again with their source.
     if !unknown.is_empty() {
@@ -207,7 +223,14 @@ fn send_batch(
     while let Some(pending) = batch.next() {
         let received = receive_within(connection, budget, io);
         match received {
-            Ok(Ok(value)) => answer(&pending, Ok(Answer { value, sent_at })),
+            Ok(Ok(value)) => answer(
+                &pending,
+                Ok(Answer {
+                    value,
+                    sent_at,
+                    repeated: false,
+                }),
+            ),
             Ok(Err(e)) => {
                 let failure = connection.answered(e);
                 if failure.is_noscript() {

@@ -1,20 +1,21 @@
 -- Acquire. Free: the word becomes ours, with a ttl from its first moment on, and a fencing token above every earlier one.
 -- Ours already (the reply was lost, the call is repeated): re-armed in full, the same token again. Somebody else's:
--- nothing happens, but that a waiter who names an inbox is registered in the same breath, so that no release can fall
+-- nothing happens, but that a waiter who names itself is registered in the same breath, so that no release can fall
 -- between the failed try and the registration. A token that was released or given up is refused for ever.
--- SET is the first write, so a server that is out of memory refuses before anything has changed. The common path has
--- four calls and no functions: each costs. Layout of the state: layout.lua.
+-- All that can fail comes before the first write, which is SET: so a server that is out of memory, or a user that lacks a
+-- right, is refused before anything has changed. The common path has four calls and no functions, and numbers of 16
+-- digits stay strings and are compared as such: each of these costs. Layout of the state: layout.lua.
 -- KEYS  1 word  2 state
 -- ARGV  1 token  2 ttl (ms)  3 label \n kind  4 lowest fencing token to give (16 digits)
---       5 how long to keep the state (ms)  6 inbox to register, if any
+--       5 how long to keep the state (ms)  6 inbox and ticket to register, if any
 -- reply granted: fencing token (16 digits), mark, mark's token (16 digits) and mark's label, in one string;
---       {0, ms left, holder's token, waiters} held; {-1} dead token; {-2, which key} somebody's data;
+--       {0, ms left, beginning of the holder's token, waiters} held; {-1} dead token; {-2, which key} somebody's data;
 --       {-3, version} state of a later layout
 local s = redis.call('GET', KEYS[2])
 local token, id = ARGV[1], string.sub(ARGV[1], 1, 8)
 local found = s
 if s then
-  if string.byte(s, 1) ~= 49 or #s < 203 then
+  if #s < 267 or not string.find(s, '^1%u%u%d%d') then
     --#include layout.lua
     return refusal(s)
   end
@@ -22,32 +23,50 @@ if s then
     return {-1}
   end
 else
-  s = '1NN' .. string.rep('0', 61) .. string.rep('-', 136) .. '\n\n\n'
+  s = '1NN' .. string.rep('0', 61) .. string.rep('-', 200) .. '\n\n\n'
+end
+local t = redis.call('TIME')
+local f = t[1] .. string.sub('00000' .. t[2], -6)
+local since, last = string.sub(f, 1, 13), string.sub(s, 4, 19)
+if last >= f or ARGV[4] > f then
+  f = string.format('%016.0f', math.max(last + 1, ARGV[4]))
+end
+if #f ~= 16 then
+  return redis.error_reply('ERR the clock of this server is off by decades')
+end
+local mark, mark_token = string.sub(s, 2, 2), string.sub(s, 20, 35)
+local label = string.sub(s, 265, string.find(s, '\n', 265, true) - 1)
+local waiters = ''
+if string.byte(s, -1) ~= 10 then
+  -- Somebody waits; if it is us, no longer.
+  waiters = string.match(s, '([^\n]*)$', 265)
+  if ARGV[6] then
+    waiters = string.gsub(waiters, ARGV[6] .. ',%d+,%d+;', '')
+  end
 end
 if not redis.call('SET', KEYS[1], token, 'NX', 'PX', ARGV[2]) then
   --#include layout.lua
   local held_by = redis.call('GET', KEYS[1])
+  local left = redis.call('PTTL', KEYS[1])
   if held_by ~= token then
-    local left = redis.call('PTTL', KEYS[1])
     if left == -1 then
       return {-2, 'word'}
     end
     local list = {}
     if ARGV[6] then
       local now = server_ms()
-      local _, _, _, waiters = texts(s)
-      list = live_waiters(waiters, now)
-      local mine = nil
-      for _, w in ipairs(list) do
+      local now_text = string.format('%.0f', now)
+      local _, _, _, all = texts(s)
+      list = live_waiters(all, now)
+      local mine = {ARGV[6], now_text, now_text}
+      local place = #list + 1
+      for i, w in ipairs(list) do
         if w[1] == ARGV[6] then
-          mine = w
+          -- Still there: it keeps its place.
+          mine[2], place = w[2], i
         end
       end
-      if not mine then
-        mine = {ARGV[6], string.format('%.0f', now)}
-        list[#list + 1] = mine
-      end
-      mine[3] = string.format('%.0f', now)
+      list[place] = mine
       local registered = with_waiters(s, join_waiters(list, 0))
       -- May fail when memory is full: then the waiter finds the truth by polling.
       if found then
@@ -56,33 +75,18 @@ if not redis.call('SET', KEYS[1], token, 'NX', 'PX', ARGV[2]) then
         redis.pcall('SET', KEYS[2], registered, 'PX', CLEAN_MS)
       end
     end
-    return {0, left, held_by, #list}
+    return {0, left, string.sub(held_by, 1, 64), #list}
   end
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  -- Never shorter: this may be the late copy of a call whose lease has been extended since.
+  if left < tonumber(ARGV[2]) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  end
   if string.sub(s, 65, 72) == id then
     local _, _, earlier = texts(s)
     return string.sub(s, 4, 19) .. string.sub(s, 3, 3) .. string.sub(s, 36, 51) .. earlier
   end
   -- Our word, but its state is gone: somebody deleted it. A new one, with a new fencing token.
 end
--- Numbers of 16 digits stay strings and are compared as such: making numbers of them, and strings again, takes longer than
--- a call.
-local t = redis.call('TIME')
-local f = t[1] .. string.sub('00000' .. t[2], -6)
-local since, last = string.sub(f, 1, 13), string.sub(s, 4, 19)
-if last >= f or ARGV[4] > f then
-  f = string.format('%.0f', math.max(last + 1, ARGV[4]))
-end
-local mark, mark_token = string.sub(s, 2, 2), string.sub(s, 20, 35)
-local label = string.sub(s, 201, string.find(s, '\n', 201, true) - 1)
-local waiters = ''
-if string.byte(s, -1) ~= 10 then
-  -- Somebody waits; if it is us, no longer.
-  waiters = string.match(s, '[^\n]*$')
-  if ARGV[6] then
-    waiters = string.gsub(waiters, ARGV[6] .. ',%d+,%d+;', '')
-  end
-end
-redis.call('SET', KEYS[2], '1A' .. mark .. f .. f .. mark_token .. since .. id .. string.sub(s, 73, 200)
+redis.call('SET', KEYS[2], '1A' .. mark .. f .. f .. mark_token .. since .. id .. string.sub(s, 73, 264)
   .. ARGV[3] .. '\n' .. label .. '\n' .. waiters, 'PX', ARGV[5])
 return f .. mark .. mark_token .. label

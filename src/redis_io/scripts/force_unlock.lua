@@ -17,7 +17,7 @@ end
 redis.call('DEL', KEYS[1])
 local id = string.sub(s, 65, 72)
 if string.sub(held_by, 1, 8) == id then
-  s = bury_taken(s, id)
+  s = bury(s, taken(id))
 elseif string.sub(held_by, 1, 8) ~= 'lh:rest:' then
   local _, kind, earlier, waiters = texts(s)
   s = with_texts(s, 'another library', kind, earlier, waiters)

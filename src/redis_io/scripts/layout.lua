@@ -11,16 +11,19 @@
 --   65-72   holder: the first 8 digits of the word's value, or 8 '-'
 --   73-200  the last 16 dead tokens, 8 digits each, newest first, filled up with '-': no acquire may carry them again.
 --           One that was not released but taken away, or found gone, has 'x' for its first digit: a release that is
---           repeated must not hear "released" of it. A fresh token that begins like a dead one, one in 30 million, is refused, and its client takes another
---   201-    label \n kind \n earlier label \n waiters (inbox,arrived ms,heard ms; in order of arrival)
+--           repeated must not hear "released" of it
+--   201-264 the last 8 dead tokens whose acquire may still be on its way: one that was sent twice, or given up. Apart
+--           from the others, because a busy lock fills those up in milliseconds. A fresh token that begins like a dead
+--           one, one in a million, is refused, and its client takes another
+--   265-    label \n kind \n earlier label \n waiters (inbox and ticket,arrived ms,heard ms; in order of arrival)
 local NOBODY = '--------'
-local EMPTY = '1NN' .. string.rep('0', 61) .. NOBODY .. string.rep('-', 128) .. '\n\n\n'
+local EMPTY = '1NN' .. string.rep('0', 61) .. NOBODY .. string.rep('-', 192) .. '\n\n\n'
 local SILENT_MS = 5000
 local CLEAN_MS = 3600000
 local MARKED_MS = 604800000
 
 local function is_readable(s)
-  return #s >= 203 and string.find(s, '^1%u%u%d%d') ~= nil
+  return #s >= 267 and string.find(s, '^1%u%u%d%d') ~= nil
 end
 
 -- The reply about a state that we can't read.
@@ -34,11 +37,11 @@ end
 
 -- label, kind, earlier label, waiters
 local function texts(s)
-  return string.match(s, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$', 201)
+  return string.match(s, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$', 265)
 end
 
 local function with_texts(s, label, kind, earlier, waiters)
-  return string.sub(s, 1, 200) .. label .. '\n' .. kind .. '\n' .. earlier .. '\n' .. waiters
+  return string.sub(s, 1, 264) .. label .. '\n' .. kind .. '\n' .. earlier .. '\n' .. waiters
 end
 
 local function with_waiters(s, waiters)
@@ -46,15 +49,37 @@ local function with_waiters(s, waiters)
   return with_texts(s, label, kind, earlier, waiters)
 end
 
+local function is_dead(s, id)
+  return string.find(string.sub(s, 73, 264), string.sub(id, 2), 1, true) ~= nil
+end
+
 local function bury(s, id)
-  if string.find(string.sub(s, 73, 200), string.sub(id, 2), 1, true) then
+  if is_dead(s, id) then
     return s
   end
   return string.sub(s, 1, 72) .. id .. string.sub(s, 73, 192) .. string.sub(s, 201)
 end
 
-local function bury_taken(s, id)
-  return bury(s, 'x' .. string.sub(id, 2))
+local function bury_deep(s, id)
+  if string.find(string.sub(s, 201, 264), string.sub(id, 2), 1, true) then
+    return s
+  end
+  return string.sub(s, 1, 200) .. id .. string.sub(s, 201, 256) .. string.sub(s, 265)
+end
+
+local function taken(id)
+  return 'x' .. string.sub(id, 2)
+end
+
+-- Writes the state; one that is there keeps its ttl if `keep` says so. Not even full memory keeps it from being written: a
+-- script may go on writing once it has written anything, and setting a ttl, be it on what is not there, is always allowed.
+local function store(state_key, s, px, keep)
+  local left = redis.call('PTTL', state_key)
+  if left > 0 and keep then
+    px = left
+  end
+  redis.call('PEXPIRE', state_key, px)
+  redis.pcall('SET', state_key, s, 'PX', px)
 end
 
 -- How long a state must be kept once nobody holds the word.
@@ -71,11 +96,11 @@ local function server_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
-local function without_waiter(waiters, inbox)
-  if inbox == '' then
+local function without_waiter(waiters, who)
+  if who == '' then
     return waiters
   end
-  return (string.gsub(waiters, inbox .. ',%d+,%d+;', ''))
+  return (string.gsub(waiters, who .. ',%d+,%d+;', ''))
 end
 
 -- Those who were heard of lately, in order of arrival.
@@ -107,7 +132,7 @@ local function store_and_wake(state_key, word, s, px)
   local list = live_waiters(waiters, server_ms())
   redis.pcall('SET', state_key, with_waiters(s, join_waiters(list, 1)), 'PX', px)
   for i, w in ipairs(list) do
-    local heard_by = redis.pcall('PUBLISH', 'leasehold:inbox:' .. w[1], word)
+    local heard_by = redis.pcall('PUBLISH', 'leasehold:inbox:' .. string.sub(w[1], 1, 32), word)
     if type(heard_by) == 'number' and heard_by > 0 then
       if i > 1 then
         redis.pcall('SET', state_key, with_waiters(s, join_waiters(list, i)), 'PX', px)

@@ -2,7 +2,7 @@
 -- carried out unseen, or may still be: its word is freed, the mark put back that it found, and the token is dead. If the
 -- word is free then, the next waiter is woken: the wake may have come to the one who leaves.
 -- KEYS  1 word  2 state
--- ARGV  1 token, or ''  2 inbox, or ''
+-- ARGV  1 token, or ''  2 inbox and ticket, or ''
 -- reply {1} left; {-2, which key} somebody's data; {-3, version} state of a later layout
 --#include layout.lua
 local found = redis.pcall('GET', KEYS[2])
@@ -19,7 +19,7 @@ elseif found and not is_readable(found) then
 end
 local s = found or EMPTY
 if token ~= '' then
-  s = bury(s, id)
+  s = bury_deep(s, id)
   if string.sub(s, 65, 72) == id then
     -- What the holder had learned is to be learned again; nobody has had the lock in between, as far as is known.
     local _, kind, earlier, waiters = texts(s)
@@ -32,12 +32,10 @@ end
 local _, _, _, waiters = texts(s)
 s = with_waiters(s, without_waiter(waiters, ARGV[2]))
 if not held_by and string.byte(s, -1) ~= 10 then
+  -- Its first write, allowed even when memory is full: then the others are, too.
+  redis.call('PEXPIRE', KEYS[2], keep_ms(s))
   store_and_wake(KEYS[2], KEYS[1], s, keep_ms(s))
 elseif s ~= (found or EMPTY) then
-  if found and held_by then
-    redis.pcall('SET', KEYS[2], s, 'KEEPTTL')
-  else
-    redis.pcall('SET', KEYS[2], s, 'PX', keep_ms(s))
-  end
+  store(KEYS[2], s, keep_ms(s), held_by)
 end
 return {1}

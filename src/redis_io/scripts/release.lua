@@ -1,10 +1,10 @@
 -- Release: gives the word back if it is ours, says how the hold ended, and wakes one waiter. DEL is the first write, so it
 -- works when memory is full. Whatever comes of it, the token is dead from now on: an acquire of it that is still on its
 -- way must not come to anything, and a release that is repeated because its reply was lost is told "released".
--- The common path has four calls and no functions: each costs. Layout of the state: layout.lua.
+-- The common path has three calls and no functions: each costs. Layout of the state: layout.lua.
 -- KEYS  1 word  2 state
 -- ARGV  1 token  2 mark (C clean, P panicked, A abandoned)  3 how long to keep the state (ms)
---       4 ms that the key must stay (hold at least), if any
+--       4 ms that the key must stay (hold at least), or 0, or left out  5 '1' if the acquire was sent more than once
 -- reply 1 released; 0 not ours
 local read = redis.call('MGET', KEYS[1], KEYS[2])
 local s = read[2]
@@ -14,27 +14,46 @@ if read[1] ~= token then
   if s and not is_readable(s) or not s and redis.call('EXISTS', KEYS[2]) == 1 then
     -- Somebody's data by now, which stays; and the word is not ours all the same.
     return 0
-  elseif s and string.find(s, id, 73, true) then
-    return 1
-  elseif s then
-    redis.pcall('SET', KEYS[2], bury_taken(s, id), 'KEEPTTL')
-  else
-    redis.pcall('SET', KEYS[2], bury_taken(EMPTY, id), 'PX', CLEAN_MS)
   end
+  s = s or EMPTY
+  if string.find(s, id, 73, true) then
+    return 1
+  end
+  s = bury(s, taken(id))
+  if ARGV[5] then
+    s = bury_deep(s, taken(id))
+  end
+  store(KEYS[2], s, CLEAN_MS, true)
   return 0
 end
 redis.call('DEL', KEYS[1])
-if not s or string.byte(s, 1) ~= 49 or #s < 203 then
-  -- Ours to free, whatever has become of its state.
+if not s or ARGV[4] then
+  --#include layout.lua
+  if not s and redis.call('EXISTS', KEYS[2]) == 0 then
+    -- Deleted, or evicted. The word was ours all the same.
+    s = EMPTY
+  end
+  if not s or not is_readable(s) then
+    return 1
+  end
+  if ARGV[5] then
+    s = bury_deep(s, id)
+  end
+  if ARGV[4] and ARGV[4] ~= '0' then
+    s = bury(s, id)
+    s = '1' .. ARGV[2] .. string.sub(s, 3, 64) .. NOBODY .. string.sub(s, 73)
+    -- A value that no script takes for a token. Nobody is woken: the word is not free yet.
+    redis.pcall('SET', KEYS[1], 'lh:rest:' .. string.sub(s, 4, 19), 'PX', ARGV[4])
+    redis.pcall('SET', KEYS[2], s, 'PX', string.format('%.0f', ARGV[3] + ARGV[4]))
+    return 1
+  end
+elseif string.byte(s, 1) ~= 49 or #s < 267 then
+  -- Of a later layout, or somebody's data: it stays. The word is ours to free.
   return 1
 end
 local released = '1' .. ARGV[2] .. string.sub(s, 3, 64) .. '--------' .. id .. string.sub(s, 73, 192)
   .. string.sub(s, 201)
-if ARGV[4] then
-  -- A value that no script takes for a token. Nobody is woken: the word is not free yet.
-  redis.pcall('SET', KEYS[1], 'lh:rest:' .. string.sub(s, 4, 19), 'PX', ARGV[4])
-  redis.pcall('SET', KEYS[2], released, 'PX', string.format('%.0f', ARGV[3] + ARGV[4]))
-elseif string.byte(s, -1) == 10 then
+if string.byte(s, -1) == 10 then
   -- The list of waiters, which comes last, is empty.
   redis.pcall('SET', KEYS[2], released, 'PX', ARGV[3])
 else
