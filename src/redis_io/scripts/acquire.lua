@@ -3,7 +3,8 @@
 -- nothing happens, but that a waiter who names itself is registered in the same breath, so that no release can fall
 -- between the failed try and the registration. A token that was released or given up is refused for ever.
 -- All that can fail comes before the first write, which is SET: so a server that is out of memory, or a user that lacks a
--- right, is refused before anything has changed. The common path has four calls and no functions, and numbers of 16
+-- right, is refused before anything has changed; of a word that somebody holds a full server says so all the same, because
+-- waiting for memory and waiting for a holder differ. The common path has four calls and no functions, and numbers of 16
 -- digits stay strings and are compared as such: each of these costs. Layout of the state: layout.lua.
 -- KEYS  1 word  2 state
 -- ARGV  1 token  2 ttl (ms)  3 label \n kind  4 lowest fencing token to give (16 digits)
@@ -14,8 +15,10 @@
 local s = redis.call('GET', KEYS[2])
 local token, id = ARGV[1], string.sub(ARGV[1], 1, 8)
 local found = s
+local eol = 265
 if s then
-  if #s < 267 or not string.find(s, '^1%u%u%d%d') then
+  eol = string.find(s, '\n', 265, true)
+  if not eol or not string.find(s, '^1%u%u%d%d') then
     --#include layout.lua
     return refusal(s)
   end
@@ -35,7 +38,7 @@ if #f ~= 16 then
   return redis.error_reply('ERR the clock of this server is off by decades')
 end
 local mark, mark_token = string.sub(s, 2, 2), string.sub(s, 20, 35)
-local label = string.sub(s, 265, string.find(s, '\n', 265, true) - 1)
+local label = string.sub(s, 265, eol - 1)
 local waiters = ''
 if string.byte(s, -1) ~= 10 then
   -- Somebody waits; if it is us, no longer.
@@ -44,9 +47,17 @@ if string.byte(s, -1) ~= 10 then
     waiters = string.gsub(waiters, ARGV[6] .. ',%d+,%d+;', '')
   end
 end
-if not redis.call('SET', KEYS[1], token, 'NX', 'PX', ARGV[2]) then
+local set = redis.pcall('SET', KEYS[1], token, 'NX', 'PX', ARGV[2])
+if not set or set.err then
   --#include layout.lua
+  local full = set and string.find(set.err, 'OOM', 1, true)
+  if set and not full then
+    return set
+  end
   local held_by = redis.call('GET', KEYS[1])
+  if full and not held_by then
+    return set
+  end
   local left = redis.call('PTTL', KEYS[1])
   if held_by ~= token then
     if left == -1 then
@@ -54,6 +65,9 @@ if not redis.call('SET', KEYS[1], token, 'NX', 'PX', ARGV[2]) then
     end
     local list = {}
     if ARGV[6] then
+      if not is_readable(s) then
+        return refusal(s)
+      end
       local now = server_ms()
       local now_text = string.format('%.0f', now)
       local _, _, _, all = texts(s)

@@ -23,7 +23,7 @@ local CLEAN_MS = 3600000
 local MARKED_MS = 604800000
 
 local function is_readable(s)
-  return #s >= 267 and string.find(s, '^1%u%u%d%d') ~= nil
+  return string.find(s, '^1%u%u%d%d') ~= nil and string.find(s, '^[^\n]*\n[^\n]*\n[^\n]*\n', 265) ~= nil
 end
 
 -- The reply about a state that we can't read.

@@ -8,6 +8,10 @@
 local found = redis.pcall('GET', KEYS[2])
 local held_by = redis.pcall('GET', KEYS[1])
 local token, id = ARGV[1], string.sub(ARGV[1], 1, 8)
+if type(held_by) == 'table' and not string.find(held_by.err, 'WRONGTYPE', 1, true) then
+  -- Rights, a replica: that says nothing about the word, and is the reply.
+  return held_by
+end
 if token ~= '' and held_by == token then
   redis.call('DEL', KEYS[1])
   held_by = false

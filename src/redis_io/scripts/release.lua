@@ -47,7 +47,7 @@ if not s or ARGV[4] then
     redis.pcall('SET', KEYS[2], s, 'PX', string.format('%.0f', ARGV[3] + ARGV[4]))
     return 1
   end
-elseif string.byte(s, 1) ~= 49 or #s < 267 then
+elseif not string.find(s, '\n', 265, true) or not string.find(s, '^1%u%u%d%d') then
   -- Of a later layout, or somebody's data: it stays. The word is ours to free.
   return 1
 end
@@ -58,6 +58,8 @@ if string.byte(s, -1) == 10 then
   redis.pcall('SET', KEYS[2], released, 'PX', ARGV[3])
 else
   --#include layout.lua
-  store_and_wake(KEYS[2], KEYS[1], released, ARGV[3])
+  if is_readable(released) then
+    store_and_wake(KEYS[2], KEYS[1], released, ARGV[3])
+  end
 end
 return 1
