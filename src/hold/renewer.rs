@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
 use crate::clock::BootTime;
-use crate::error::{Error, LossReason};
+use crate::error::{Error, ErrorKind, LossReason};
 use crate::hold::Hold;
 use crate::hold::replies::read_renew;
 use crate::observe::metrics::Meters;
@@ -173,6 +173,7 @@ fn work(slot: &Mutex<Slot>, wakes: &Receiver<()>, node: &Node, metrics: &Meters)
 struct Pace {
     token: Option<Arc<str>>,
     failures: u32,
+    line_was_busy: bool,
 }
 
 impl Pace {
@@ -217,7 +218,9 @@ impl Pace {
             Err(error) => {
                 self.failures += 1;
                 metrics.renewal_failed();
-                let pause = pause(hold.options.ttl, self.failures);
+                // Shorter towards the end: whenever the server comes back, there must be time for one more try.
+                let pause = pause(hold.options.ttl, self.failures).min(hold.remaining_lease() / 6);
+                let pause = pause.max(Duration::from_millis(1));
                 hold.set_due(node.clock.now() + pause);
                 let (name, left) = (&*hold.keys.name, hold.remaining());
                 log::warn!(target: "leasehold", name = name; "renewal of lock {name:?} failed, {left:?} left: {error}");
@@ -226,9 +229,10 @@ impl Pace {
         }
     }
 
-    /// One try: over the connection that renewals share, every second one over the pool, in case that one is stuck.
+    /// One try: over the connection that renewals share. If that was busy with others all the time at the last try, over a
+    /// pooled one, if one is free.
     fn renew(
-        &self,
+        &mut self,
         hold: &Hold,
         node: &Node,
         lease: Duration,
@@ -242,23 +246,23 @@ impl Pace {
             .options
             .command_timeout(node.limits.io)
             .min((left / 4).max(Duration::from_millis(5)));
-        // All of it, connecting included: a release may have to wait for this, and is bounded itself.
+        // All of it, connecting and waiting for a turn included: a release may have to wait for this, and is bounded itself.
         let limits = Limits::new(node.limits.connect.min(io), io);
         let patience = io.min(left);
-        let result = if self.failures % 2 == 1 {
-            node.call(&request, limits, Budget::new(patience))
-        } else {
-            match node.renewals.call(request, limits, patience, &node.clock) {
-                Some(result) => result,
-                None => {
-                    return Err(Error::new(
-                        crate::error::ErrorKind::Unavailable,
-                        format!("{} did not answer in time", node.target.address),
-                    ));
-                }
+        if std::mem::take(&mut self.line_was_busy) {
+            let budget = Budget::new(patience);
+            if let Some(result) = node.call_if_idle(&request, limits, budget) {
+                return result.map_err(Error::from);
             }
-        };
-        result.map_err(Error::from)
+        }
+        match node.renewals.call(request, limits, patience, &node.clock) {
+            Some(result) => result.map_err(Error::from),
+            None => {
+                self.line_was_busy = true;
+                let what = format!("{} did not answer in time", node.target.address);
+                Err(Error::new(ErrorKind::Unavailable, what))
+            }
+        }
     }
 }
 

@@ -45,7 +45,8 @@ pub(crate) fn read_acquire(
             by: reply.text().ok_or_else(shape)?,
         }),
         -1 => Ok(Said::DeadToken),
-        _ => Err(refusal(keys, &mut reply, address)),
+        -3 | -2 => Err(refusal(keys, &mut reply, address)),
+        _ => Err(shape()),
     }
 }
 

@@ -102,6 +102,23 @@ impl Node {
         call_over(&mut connection, request, limits, budget, &self.clock)
     }
 
+    /// The same, if a pooled connection is free at this moment.
+    pub(crate) fn call_if_idle(
+        &self,
+        request: &Request,
+        limits: Limits,
+        budget: Budget,
+    ) -> Option<Result<Answer, Failure>> {
+        let mut connection = self.pool.try_get()?;
+        Some(call_over(
+            &mut connection,
+            request,
+            limits,
+            budget,
+            &self.clock,
+        ))
+    }
+
     /// PING, and how long its answer took.
     pub(crate) fn ping(&self) -> Result<Duration> {
         let limits = self.limits;

@@ -38,6 +38,8 @@ enum Turn {
     Answered(Result<Answer, Failure>),
     /// The thread that was sending has its own answer and left: you are first in line, send for all.
     Send,
+    /// The connection was busy with others for too long: there is no time left to send this one.
+    Late,
 }
 
 impl fmt::Debug for RenewalLine {
@@ -78,6 +80,7 @@ impl RenewalLine {
             }
             match turns.recv_deadline(until) {
                 Ok(Turn::Answered(answer)) => return Some(answer),
+                Ok(Turn::Late) => return None,
                 Ok(Turn::Send) => {}
                 Err(_) => {
                     let mut queue = self.queue.lock();
@@ -95,6 +98,7 @@ impl RenewalLine {
         while let Ok(turn) = turns.try_recv() {
             match turn {
                 Turn::Answered(a) => answer = Some(a),
+                Turn::Late => {}
                 Turn::Send => self.pass_turn(),
             }
         }
@@ -124,6 +128,10 @@ impl RenewalLine {
                     // Whoever queued while we held the connection saw it taken, and waits for a turn.
                     self.pass_turn();
                     return Some(answer);
+                }
+                Ok(Turn::Late) => {
+                    self.pass_turn();
+                    return None;
                 }
                 Ok(Turn::Send) => {}
                 Err(_) if self.queue.lock().is_empty() => return None,
@@ -157,7 +165,7 @@ fn run(connection: &mut ManagedConnection, batch: Vec<Pending>, clock: &Clock) {
     let in_time = |p: &Pending| p.until.saturating_duration_since(now) >= p.limits.io / 2;
     let (batch, late): (Vec<_>, Vec<_>) = batch.into_iter().partition(in_time);
     for pending in late {
-        answer(&pending, Err(no_turn()));
+        let _ = pending.reply.try_send(Turn::Late);
     }
     // Those with little time go first and alone: their time limit would be too strict for the others.
     let longest = batch.iter().map(|p| p.limits.io).max().unwrap_or_default();
@@ -177,13 +185,6 @@ fn send_all(connection: &mut ManagedConnection, batch: Vec<Pending>, clock: &Clo
             answer(&pending, Err(failure));
         }
     }
-}
-
-fn no_turn() -> Failure {
-    Failure::unsent(crate::error::Error::new(
-        crate::error::ErrorKind::Unavailable,
-        "the connection for renewals was busy with others all the time",
-    ))
 }
 
 fn no_script() -> Failure {

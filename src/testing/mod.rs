@@ -23,10 +23,12 @@ mod faults;
 mod fetch;
 mod find;
 mod launch;
+mod port;
 mod server;
 mod start;
 
 pub use faults::{entries, lose, suspend};
+pub use port::Port;
 pub use server::Server;
 
 /// The one place where this module makes an error.

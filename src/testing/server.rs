@@ -12,7 +12,8 @@ use rustix::process::Signal;
 
 use super::find::server_program;
 use super::launch::Process;
-use super::start::{Failed, Folder, free_port, launch};
+use super::port::Port;
+use super::start::{Failed, Folder, launch};
 use super::unavailable;
 use crate::Result;
 
@@ -42,7 +43,7 @@ const PORT_ATTEMPTS: u32 = 10;
 /// ```
 #[derive(Debug)]
 pub struct Server {
-    port: u16,
+    port: Port,
     program: PathBuf,
     args: Vec<OsString>,
     life: Mutex<Life>,
@@ -88,8 +89,8 @@ impl Server {
         let folder = Folder::unused();
         let mut attempt = 1;
         loop {
-            let port = free_port()?;
-            match launch(&program, port, &args, &folder) {
+            let port = Port::reserve()?;
+            match launch(&program, port.number(), &args, &folder) {
                 Ok(process) => {
                     let life = Mutex::new(Life {
                         pid: process.pid(),
@@ -112,13 +113,13 @@ impl Server {
     /// Where clients connect: `redis://127.0.0.1:PORT/`.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/", self.port)
+        format!("redis://127.0.0.1:{}/", self.port.number())
     }
 
     /// The TCP port on `127.0.0.1`, the same over [`restart`](Self::restart)s.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// The server's process id; after a [`kill`](Self::kill) that of its last life.
@@ -188,7 +189,7 @@ impl Server {
         self.kill_life(&mut life)?;
         let deadline = Instant::now() + STATE_BOUND;
         let process = loop {
-            match launch(&self.program, self.port, &self.args, &self.folder) {
+            match launch(&self.program, self.port.number(), &self.args, &self.folder) {
                 Ok(process) => break process,
                 // Any test may probe the port for an instant in search of one for itself.
                 Err(Failed::PortTaken(_)) if Instant::now() < deadline => {

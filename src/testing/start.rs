@@ -3,9 +3,8 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -18,9 +17,6 @@ use super::unavailable;
 use crate::Result;
 
 const READY_BOUND: Duration = Duration::from_secs(10);
-/// Below the ports that systems hand out to outgoing connections: a client that dials a server
-/// which is down for a moment can otherwise be given that very port, and so connect to itself.
-const PORTS: std::ops::Range<u16> = 20_000..32_000;
 const SOCKET: &str = "s";
 const LOG: &str = "log";
 
@@ -110,16 +106,6 @@ fn ping(mut stream: impl Read + Write) -> io::Result<bool> {
     stream.take(1024).read_to_end(&mut replies)?;
     // A server with a password is up, too.
     Ok(replies.starts_with(b"+PONG\r\n") || replies.starts_with(b"-NOAUTH"))
-}
-
-pub(super) fn free_port() -> Result<u16> {
-    let span = u64::from(PORTS.end - PORTS.start);
-    // Every hasher of this kind has keys of its own: the standard library's source of randomness.
-    let random = RandomState::new();
-    (0..200_u32)
-        .map(|attempt| PORTS.start + (random.hash_one(attempt) % span) as u16)
-        .find(|&port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok())
-        .ok_or_else(|| unavailable(format!("no free port among {PORTS:?}")))
 }
 
 /// Made anew for each life of the server; removed on drop.

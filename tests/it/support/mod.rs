@@ -3,7 +3,11 @@
 // Each test module uses what it needs of these.
 #![allow(dead_code)]
 
+pub(crate) mod ask;
 pub(crate) mod child;
+pub(crate) mod locks;
 pub(crate) mod proxy;
+pub(crate) mod scene;
+pub(crate) mod scripts;
 pub(crate) mod temp;
 pub(crate) mod wait;

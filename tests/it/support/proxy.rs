@@ -9,7 +9,6 @@ mod resp;
 mod rules;
 mod shared;
 
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -18,20 +17,18 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use leasehold::testing::Port;
 use link::Link;
 use rules::Rule;
 pub(crate) use rules::{Action, Command, RuleHandle, Times};
 use shared::Shared;
 
-/// Below the ports of outgoing connections: a client that dials a port which refuses for a
-/// moment could otherwise be given that port for its own end, and connect to itself.
-const PORTS: std::ops::Range<u16> = 20_000..32_000;
 const LISTEN_BOUND: Duration = Duration::from_secs(5);
 
 /// On drop all connections are closed and all threads joined.
 #[derive(Debug)]
 pub(crate) struct Proxy {
-    port: u16,
+    port: Port,
     shared: Arc<Shared>,
     /// `None` while it refuses.
     acceptor: Mutex<Option<JoinHandle<()>>>,
@@ -44,11 +41,7 @@ impl Proxy {
         let upstream: SocketAddr = upstream
             .parse()
             .unwrap_or_else(|_| panic!("no socket address: {upstream}"));
-        let listener = listen_somewhere();
-        let port = listener
-            .local_addr()
-            .expect("the listener's address")
-            .port();
+        let (port, listener) = listen_somewhere();
         let proxy = Proxy {
             port,
             shared: Arc::new(Shared::new(upstream)),
@@ -59,12 +52,12 @@ impl Proxy {
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// The address to give to clients instead of the server's.
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/", self.port)
+        format!("redis://127.0.0.1:{}/", self.port.number())
     }
 
     /// From now on the matching commands, so many, meet the fault. Of several rules that match, the
@@ -166,10 +159,10 @@ impl Proxy {
         }
         let deadline = Instant::now() + LISTEN_BOUND;
         let listener = loop {
-            match TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)) {
+            match TcpListener::bind((Ipv4Addr::LOCALHOST, self.port.number())) {
                 Ok(listener) => break listener,
                 // Other tests probe ports for an instant.
-                Err(error) => assert!(Instant::now() < deadline, "port {}: {error}", self.port),
+                Err(error) => assert!(Instant::now() < deadline, "{:?}: {error}", self.port),
             }
             thread::sleep(Duration::from_millis(2));
         };
@@ -193,7 +186,7 @@ impl Proxy {
 
     /// Makes a blocked accept return, which it does for nothing but a connection.
     fn ring(&self) -> io::Result<TcpStream> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port.number()));
         // Under the lock, so that the acceptor can't see the connection before it is known for what it is.
         self.shared.change(|state| {
             let bell = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
@@ -227,14 +220,14 @@ impl Drop for Proxy {
     }
 }
 
-fn listen_somewhere() -> TcpListener {
-    let span = u64::from(PORTS.end - PORTS.start);
-    // Every hasher of this kind has keys of its own: the standard library's source of randomness.
-    let random = RandomState::new();
-    (0..200_u32)
-        .map(|attempt| PORTS.start + (random.hash_one(attempt) % span) as u16)
-        .find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok())
-        .expect("a free port")
+/// Reserved, so that no other test's server answers there while we refuse.
+fn listen_somewhere() -> (Port, TcpListener) {
+    loop {
+        let port = Port::reserve().expect("a free port");
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())) {
+            return (port, listener);
+        }
+    }
 }
 
 fn accept(shared: &Arc<Shared>, listener: &TcpListener) {

@@ -55,3 +55,18 @@ pub(crate) fn raw_with_timeout(url: &str, timeout: Duration) -> redis::Connectio
         .expect("a write timeout");
     connection
 }
+
+/// Succeeds at the first of so many attempts that does; panics with what each of them said.
+///
+/// For promises about short times: a machine that is busy elsewhere breaks each of them now and then, a fault every time.
+#[track_caller]
+pub(crate) fn one_of(attempts: u32, mut attempt: impl FnMut() -> Result<(), String>) {
+    let mut said = Vec::new();
+    for _ in 0..attempts {
+        match attempt() {
+            Ok(()) => return,
+            Err(what) => said.push(what),
+        }
+    }
+    panic!("none of {attempts} attempts: {said:#?}");
+}

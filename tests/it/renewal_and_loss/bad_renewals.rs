@@ -1,0 +1,249 @@
+//! One renewal goes wrong, or the server is busy: the hold goes on.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, ErrorKind};
+
+use crate::support::child::{Child, args, say};
+use crate::support::proxy::{Action, Times};
+use crate::support::scene::{Scene, ask};
+use crate::support::wait::eventually;
+
+const BOUND: Duration = Duration::from_secs(20);
+
+/// All that can befall one renewal and says nothing about whose the lock is.
+fn troubles() -> Vec<(&'static str, Action)> {
+    let reply = |text: &str| Action::ReplaceReply(format!("{text}\r\n").into_bytes());
+    vec![
+        ("request-lost", Action::DropRequest),
+        ("reply-lost", Action::DropReply),
+        ("cut-before", Action::CutBeforeRequest),
+        ("cut-after", Action::CutBeforeReply),
+        ("late", Action::DelayReply(Duration::from_secs(1))),
+        ("twice", Action::DuplicateRequest),
+        ("busy", reply("-BUSY Redis is busy running a script")),
+        (
+            "loading",
+            reply("-LOADING Redis is loading the dataset in memory"),
+        ),
+        (
+            "tryagain",
+            reply("-TRYAGAIN Multiple keys request during rehashing of slot"),
+        ),
+        ("clusterdown", reply("-CLUSTERDOWN The cluster is down")),
+        ("masterdown", reply("-MASTERDOWN Link with MASTER is down")),
+        (
+            "readonly",
+            reply("-READONLY You can't write against a read only replica."),
+        ),
+        (
+            "oom",
+            reply("-OOM command not allowed when used memory > 'maxmemory'."),
+        ),
+        (
+            "misconf",
+            reply("-MISCONF Redis is configured to save RDB snapshots"),
+        ),
+        (
+            "noreplicas",
+            reply("-NOREPLICAS Not enough good replicas to write."),
+        ),
+        ("noscript", reply("-NOSCRIPT No matching script.")),
+        ("error", reply("-ERR something new")),
+        ("nonsense", reply(":7")),
+    ]
+}
+
+/// redisson#775, #2515, #3194: one failed renewal ends renewing, or poisons the name. Invariant 2.
+#[test]
+fn a_renewal_that_fails_once_does_not_end_renewing() {
+    let scene = Scene::new();
+    let ttl = Duration::from_secs(3);
+    thread::scope(|scope| {
+        for (name, action) in troubles() {
+            let scene = &scene;
+            scope.spawn(move || {
+                let harmless = name == "twice" || name == "noscript";
+                let met = scene
+                    .proxy
+                    .rule(move |c| c.runs_on("renew", name), action, Times::Once);
+                // A client each: no two renewals share a pipeline, whose other replies a lost one would make false.
+                let client = scene.builder().ttl(ttl).build().unwrap();
+                let guard = client.mutex(name).lock().unwrap();
+                // The lease that the acquire gave is over by then.
+                let over = Instant::now() + ttl + ttl / 6;
+                let lost = guard.lost().recv_deadline(over);
+                assert!(
+                    lost.is_err_and(|e| e.is_timeout()),
+                    "{name}: {:?}",
+                    guard.check()
+                );
+                guard.verify().unwrap();
+                let metrics = client.metrics();
+                assert_eq!(met.hits(), 1, "{name}");
+                assert!(metrics.renewals >= 2, "{name}: {metrics:?}");
+                assert_eq!(
+                    metrics.renewal_failures > 0,
+                    !harmless,
+                    "{name}: {metrics:?}"
+                );
+                guard.unlock().unwrap();
+                // And the name is as good as before.
+                let again = client.mutex(name).try_lock().unwrap();
+                let renewed = client.metrics().renewals;
+                eventually(BOUND, "the next hold is renewed, too", || {
+                    client.metrics().renewals > renewed
+                });
+                again.unlock().unwrap();
+            });
+        }
+    });
+}
+
+/// redisson PR#3334: a slow script (BUSY) stops the watchdog.
+#[test]
+fn three_seconds_of_a_busy_server_cost_no_hold_of_ten() {
+    const TTL: Duration = Duration::from_secs(10);
+    const BUSY: Duration = Duration::from_secs(3);
+    // One server that says BUSY while it runs the script, one that says nothing.
+    let busy = Scene::with_args(["--lua-time-limit", "50"]);
+    let silent = Scene::new();
+    let client = busy.builder().ttl(TTL).build().unwrap();
+    let other = silent.builder().ttl(TTL).build().unwrap();
+    let (guard, unheard) = (
+        client.mutex("busy").lock().unwrap(),
+        other.mutex("silent").lock().unwrap(),
+    );
+    // Its first renewal is due after a third of the ttl, in the midst of the trouble.
+    eventually(BOUND, "nearly three seconds of the lease are gone", || {
+        guard.remaining() < TTL - Duration::from_millis(2900)
+    });
+    let script = thread::spawn({
+        let mut connection = busy.raw();
+        connection.set_read_timeout(Some(BOUND)).unwrap();
+        move || {
+            let mut eval = redis::cmd("EVAL");
+            eval.arg("while true do end").arg(0);
+            eval.query::<()>(&mut connection).unwrap_err().to_string()
+        }
+    });
+    silent.server.pause().unwrap();
+    thread::sleep(BUSY);
+    silent.server.resume().unwrap();
+    ask::<()>(&mut busy.raw(), "SCRIPT KILL");
+    let said = script.join().unwrap();
+    assert!(said.contains("killed"), "the server was not busy: {said}");
+    for (client, guard) in [(&client, &guard), (&other, &unheard)] {
+        eventually(BOUND, "the hold is renewed", || {
+            assert!(guard.is_held(), "{:?}", guard.check());
+            client.metrics().renewals > 0
+        });
+        let metrics = client.metrics();
+        assert!(
+            metrics.renewal_failures > 0,
+            "it met no trouble: {metrics:?}"
+        );
+        assert!(guard.check_for(TTL / 2).is_ok(), "{:?}", guard.remaining());
+        guard.verify().unwrap();
+    }
+}
+
+/// DistributedLock#191: the release meets a timeout. Invariant 11.
+#[test]
+fn a_drop_that_the_server_does_not_answer_is_bounded_and_the_key_goes_all_the_same() {
+    const IO: Duration = Duration::from_millis(500);
+    let scene = Scene::new();
+    let (long, short) = (Duration::from_secs(60), Duration::from_secs(2));
+    let client = scene.builder().io_timeout(IO).build().unwrap();
+    let unanswered = scene.proxy.rule(
+        |c| c.runs_on("release", "never"),
+        Action::DropRequest,
+        Times::Always,
+    );
+    let fixed = client.mutex("never").with_ttl(short).lock().unwrap();
+    drop(fixed);
+    assert!(unanswered.hits() > 0);
+
+    let kept = client.mutex("later").with_ttl(long).lock().unwrap();
+    let reported = client.mutex("said").with_ttl(long).lock().unwrap();
+    let panicking = client.mutex("panics").with_ttl(long);
+    let held = panicking.lock().unwrap();
+    scene.server.pause().unwrap();
+    let bounded = |what: &str, start: Instant| {
+        let took = start.elapsed();
+        assert!(took < IO * 2, "{what} took {took:?}");
+    };
+    let start = Instant::now();
+    drop(kept);
+    bounded("drop", start);
+    let start = Instant::now();
+    let error = reported.unlock().unwrap_err();
+    bounded("unlock", start);
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let start = Instant::now();
+    let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _held = held;
+        panic!("as planned");
+    }));
+    bounded("unwinding", start);
+    assert!(unwound.is_err());
+    scene.server.resume().unwrap();
+
+    // Given back in the background long before their ttl, or, where the server never hears of it, gone by then.
+    for name in ["later", "said", "panics", "never"] {
+        eventually(Duration::from_secs(6), name, || {
+            !scene.ask::<bool>(&format!("EXISTS {name}"))
+        });
+    }
+    assert_eq!(client.metrics().release_errors, 4);
+}
+
+/// A logger that panics in the midst of the renewing, and only there.
+struct Unwell;
+
+impl log::Log for Unwell {
+    fn enabled(&self, _: &log::Metadata) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record) {
+        if record.args().to_string().contains("renewal of lock") {
+            panic!("as planned");
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// In a process of its own: it has a logger that nobody else would want.
+pub(crate) fn hold_under_a_panicking_logger() {
+    log::set_logger(&Unwell).unwrap();
+    log::set_max_level(log::LevelFilter::Warn);
+    let ttl = Duration::from_secs(2);
+    let client = Client::builder().url(&args()[0]).ttl(ttl).build().unwrap();
+    let guard = client.mutex("unwell").lock().unwrap();
+    let lost = guard.lost().recv_timeout(ttl + ttl / 4);
+    assert!(lost.is_err_and(|e| e.is_timeout()), "{:?}", guard.check());
+    let metrics = client.metrics();
+    assert!(
+        metrics.renewal_failures == 2 && metrics.renewals > 0,
+        "{metrics:?}"
+    );
+    guard.unlock().unwrap();
+    say("held and given back");
+}
+
+/// redisson#775, #2515, #3194, where it is the user's own code that fails: a logger that panics ends no renewing, and the
+/// release does not wait for a thread that is no more. Invariant 2.
+#[test]
+fn a_logger_that_panics_ends_no_renewing() {
+    let scene = Scene::new();
+    let refused = Action::ReplaceReply(b"-LOADING in a moment\r\n".to_vec());
+    let met = scene.proxy.rule(|c| c.runs("renew"), refused, Times::N(2));
+    let child = Child::role("renewal/panicking_logger")
+        .arg(scene.proxy.url())
+        .spawn();
+    child.wait_for("held and given back", BOUND);
+    assert_eq!(met.hits(), 2);
+}

@@ -1,0 +1,68 @@
+//! Which of leasehold's scripts a command on the wire runs, and on which lock.
+
+use std::sync::LazyLock;
+
+use super::proxy::Command;
+
+macro_rules! source {
+    ($name:literal) => {
+        include_str!(concat!("../../../src/redis_io/scripts/", $name, ".lua"))
+    };
+}
+
+struct Script {
+    name: &'static str,
+    source: String,
+    sha: String,
+}
+
+/// Put together as the crate does it. If that changes, no command is recognised any more, and every test that waits for
+/// one fails.
+static SCRIPTS: LazyLock<Vec<Script>> = LazyLock::new(|| {
+    [
+        ("acquire", source!("acquire")),
+        ("renew", source!("renew")),
+        ("release", source!("release")),
+        ("leave", source!("leave")),
+        ("inspect", source!("inspect")),
+        ("force_unlock", source!("force_unlock")),
+    ]
+    .map(|(name, source)| {
+        let source = source.replace("--#include layout.lua", source!("layout"));
+        let sha = redis::Script::new(&source).get_hash().to_owned();
+        Script { name, source, sha }
+    })
+    .into()
+});
+
+/// The sources, to be loaded into a server beforehand: a first call then is one command, as all later ones are.
+pub(crate) fn sources() -> impl Iterator<Item = &'static str> {
+    SCRIPTS.iter().map(|s| s.source.as_str())
+}
+
+impl Command {
+    /// `acquire` and so on, whether it was sent whole or by its hash.
+    pub(crate) fn script(&self) -> Option<&'static str> {
+        let body = self.args.get(1)?.as_slice();
+        let is_it = |s: &&Script| match self.name() {
+            "EVALSHA" => body == s.sha.as_bytes(),
+            "EVAL" => body == s.source.as_bytes(),
+            _ => false,
+        };
+        SCRIPTS.iter().find(is_it).map(|s| s.name)
+    }
+
+    pub(crate) fn runs(&self, script: &str) -> bool {
+        self.script() == Some(script)
+    }
+
+    /// Of this lock alone.
+    pub(crate) fn runs_on(&self, script: &str, word: &str) -> bool {
+        self.args.get(3).is_some_and(|key| key == word.as_bytes()) && self.runs(script)
+    }
+
+    /// An acquire that names an inbox: its sender is woken when the lock comes free.
+    pub(crate) fn registers(&self) -> bool {
+        self.runs("acquire") && self.args.get(10).is_some_and(|inbox| !inbox.is_empty())
+    }
+}
