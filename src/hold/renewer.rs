@@ -218,9 +218,7 @@ impl Pace {
             Err(error) => {
                 self.failures += 1;
                 metrics.renewal_failed();
-                // Shorter towards the end: whenever the server comes back, there must be time for one more try.
-                let pause = pause(hold.options.ttl, self.failures).min(hold.remaining_lease() / 6);
-                let pause = pause.max(Duration::from_millis(1));
+                let pause = pause(hold.options.ttl, self.failures, hold.remaining_lease());
                 hold.set_due(node.clock.now() + pause);
                 let (name, left) = (&*hold.keys.name, hold.remaining());
                 log::warn!(target: "leasehold", name = name; "renewal of lock {name:?} failed, {left:?} left: {error}");
@@ -278,10 +276,13 @@ fn report_jump(hold: &Hold, sent_at: BootTime, server_left: Duration) {
     }
 }
 
-/// Grows from a sixtieth of the ttl to a sixth.
-fn pause(ttl: Duration, failures: u32) -> Duration {
+/// Grows from a sixtieth of the ttl to a sixth, and is shorter again towards the end: whenever the server comes back, there must
+/// be time for one more try.
+fn pause(ttl: Duration, failures: u32, left: Duration) -> Duration {
     let first = (ttl / 60).max(Duration::from_millis(1));
     first
         .saturating_mul(1 << failures.saturating_sub(1).min(4))
         .min(ttl / 6)
+        .min(left / 3)
+        .max(first)
 }
