@@ -98,8 +98,11 @@ impl HoldGuard {
         }
         let budget = Budget::new(self.core.node.limits.io);
         // From here on no renewal of this hold is started, and none is under way.
-        renewer.detach(budget.left());
-        self.core.renewers.give_back(renewer);
+        if renewer.detach(budget.left()) {
+            self.core.renewers.give_back(renewer);
+        } else {
+            renewer.abandon();
+        }
         let hold = self.lease.hold();
         if let Some(why) = hold.end_reason() {
             return Err(give_up(&self.core, hold, why));

@@ -80,20 +80,23 @@ impl Renewer {
 
     /// Takes the hold out of the thread's hands. When this returns, no renewal of it will be started; one that is under way
     /// has been waited for, for at most `patience`, which is as long as it may take. (What takes longer can only be the user's
-    /// logger. A renewal that comes after all compares tokens.)
-    pub(crate) fn detach(&self, patience: Duration) {
+    /// logger. A renewal that comes after all compares tokens.) `false` if it is under way still: then the thread is no good
+    /// for other holds, and must be [abandoned](Renewer::abandon).
+    pub(crate) fn detach(&self, patience: Duration) -> bool {
         let answer = {
             let mut slot = self.slot.lock();
             slot.hold = None;
             if !slot.busy {
-                return;
+                return true;
             }
             let (tx, rx) = bounded(1);
             slot.joiner = Some(tx);
             rx
         };
         // Disconnected is the answer.
-        let _ = answer.recv_timeout(patience);
+        answer
+            .recv_timeout(patience)
+            .is_err_and(|e| e.is_disconnected())
     }
 
     /// Whether the thread is gone: then it must not be lent.
@@ -101,13 +104,22 @@ impl Renewer {
         self.thread.is_finished()
     }
 
+    /// Ends the thread as soon as it can, without a wait for that.
+    pub(crate) fn abandon(self) {
+        self.stop();
+    }
+
     /// Ends the thread, and waits for it.
     pub(crate) fn end(self) {
-        self.slot.lock().stop = true;
-        let _ = self.wake.try_send(());
+        self.stop();
         if self.thread.join().is_err() {
             log::error!(target: "leasehold", "a renewer thread had panicked");
         }
+    }
+
+    fn stop(&self) {
+        self.slot.lock().stop = true;
+        let _ = self.wake.try_send(());
     }
 }
 
