@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,8 +144,9 @@ impl Drop for HoldGuard {
         } else {
             Mark::Clean
         };
-        // Logged and counted there; whoever wants to know calls `unlock`.
-        drop(self.release(mark));
+        // Logged and counted there; whoever wants to know calls `unlock`. The user's logger may panic, which would be the end
+        // of the process if this drop belongs to a panic already.
+        drop(catch_unwind(AssertUnwindSafe(|| self.release(mark))));
     }
 }
 
