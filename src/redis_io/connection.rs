@@ -1,7 +1,7 @@
 //! One connection to one server: connects at first use, gives every command a time limit, and says when it is broken.
 
 use std::fmt;
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -97,6 +97,14 @@ impl Target {
             return connect_to(self.info.clone(), budget.left());
         };
         let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
+        self.connect_to_one_of(&addresses, budget)
+    }
+
+    fn connect_to_one_of(
+        &self,
+        addresses: &[SocketAddr],
+        budget: Budget,
+    ) -> redis::RedisResult<redis::Connection> {
         let mut outcome = Err(std::io::Error::from(std::io::ErrorKind::AddrNotAvailable).into());
         for (i, address) in addresses.iter().enumerate() {
             let share = budget.left() / u32::try_from(addresses.len() - i).unwrap_or(1);
@@ -359,6 +367,45 @@ mod tests {
         let e = Manager::open("rediss://:s3cret@127.0.0.1/").unwrap_err();
         assert!(!format!("{e} {e:?}").contains("s3cret"), "{e:?}");
         assert_eq!(e.kind(), ErrorKind::Unsupported);
+    }
+
+    /// Each of a host name's addresses had the whole connect timeout, and a bounded wait that many times its bound.
+    #[test]
+    fn the_addresses_of_a_host_name_share_one_connect_timeout() {
+        // They accept, and never answer SELECT.
+        let silent: Vec<_> = (0..4)
+            .map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap())
+            .collect();
+        let addresses: Vec<_> = silent.iter().map(|s| s.local_addr().unwrap()).collect();
+        let target = Target::parse("redis://some-name/1").unwrap();
+        let limit = Duration::from_millis(500);
+        let began = Instant::now();
+        let outcome = target.connect_to_one_of(&addresses, Budget::new(limit));
+        let took = began.elapsed();
+        assert!(outcome.is_err_and(|e| e.is_timeout()));
+        assert!(took >= limit / 2, "{took:?}");
+        assert!(took < limit * 2, "{took:?}");
+        for silent in silent {
+            silent.set_nonblocking(true).unwrap();
+            assert!(silent.accept().is_ok(), "each had its try");
+        }
+    }
+
+    #[test]
+    fn an_address_that_does_not_answer_leaves_time_for_the_next_one() {
+        use std::io::{Read, Write};
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addresses = [silent.local_addr().unwrap(), server.local_addr().unwrap()];
+        let server = std::thread::spawn(move || {
+            let (mut client, _) = server.accept().unwrap();
+            assert!(client.read(&mut [0; 256]).unwrap() > 0);
+            client.write_all(b"+OK\r\n").unwrap();
+        });
+        let target = Target::parse("redis://some-name/1").unwrap();
+        let budget = Budget::new(Duration::from_secs(1));
+        target.connect_to_one_of(&addresses, budget).unwrap();
+        server.join().unwrap();
     }
 
     #[test]
