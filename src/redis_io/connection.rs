@@ -400,6 +400,8 @@ mod tests {
         let server = std::thread::spawn(move || {
             let (mut client, _) = server.accept().unwrap();
             assert!(client.read(&mut [0; 256]).unwrap() > 0);
+            // What is left over of nothing would not do.
+            std::thread::sleep(Duration::from_millis(50));
             client.write_all(b"+OK\r\n").unwrap();
         });
         let target = Target::parse("redis://some-name/1").unwrap();

@@ -2,6 +2,7 @@
 
 use leasehold::{Client, ErrorKind};
 
+use crate::support::proxy::{Action, Times};
 use crate::support::scene::Scene;
 
 /// The script set the key, then stumbled over a state that was not ours to read, or was damaged: an error, and a key that
@@ -53,4 +54,18 @@ fn an_acquire_that_lacks_a_right_leaves_no_key() {
         assert_eq!(error.kind(), ErrorKind::AccessDenied, "{lacking}: {error}");
         assert!(!scene.exists(&format!("x{i}")), "without {lacking}");
     }
+}
+
+/// Whatever the server had done when it answered with an error: it was taken for nothing, and the key stayed.
+#[test]
+fn an_acquire_answered_with_an_error_is_undone() {
+    let scene = Scene::new();
+    let said = Action::ReplaceReply(b"-ERR half way\r\n".to_vec());
+    let carried_out = scene
+        .proxy
+        .rule(|c| c.runs_on("acquire", "x"), said, Times::Once);
+    let error = scene.client().mutex("x").try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Script);
+    assert_eq!(carried_out.hits(), 1);
+    assert!(!scene.exists("x"));
 }

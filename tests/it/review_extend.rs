@@ -110,7 +110,7 @@ fn of_two_extensions_at_once_the_one_that_the_server_did_last_counts() {
 #[test]
 fn an_extension_given_up_may_still_come_true_and_cuts_the_later_ones() {
     let scene = Scene::new();
-    let (_client, guard) = held(&scene, Duration::from_millis(500));
+    let (_client, guard) = held(&scene, Duration::from_millis(750));
     let is_renewal = |c: &crate::support::proxy::Command| c.runs_on("renew", "d");
     scene
         .proxy

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use leasehold::testing::suspend;
-use leasehold::{Canceller, MutexGuard, Wait};
+use leasehold::{Canceller, Client, MutexGuard, Wait};
 use parking_lot::Mutex;
 
 use crate::support::child::{Child, say};
@@ -187,7 +187,7 @@ fn panics_at_released() {
 }
 
 /// The release that goes on in the background of a hold that was lost: answered with an error, which is logged there.
-fn break_the_cleaner(scene: &Scene, client: &leasehold::Client) {
+fn break_the_cleaner(scene: &Scene, client: &Client) {
     let error = Action::ReplaceReply(b"-ERR out of order\r\n".to_vec());
     let is_release = |c: &Command| c.runs_on("release", "lost");
     let broken = scene.proxy.rule(is_release, error, Times::Once);
@@ -232,8 +232,8 @@ fn a_logger_that_panics_ends_no_listening_for_wakes() {
     play("review/panics_in_the_inbox");
 }
 
-/// Cuts the connection on which wakes come, while somebody waits. What breaks is logged there.
-fn break_the_inbox(scene: &Scene, client: &leasehold::Client) {
+/// Cuts the connection on which wakes come, while somebody waits, after `before`. What breaks is logged there.
+fn break_the_inbox(scene: &Scene, client: &Client, before: impl FnOnce()) {
     let held = scene.outsider().mutex("held");
     let _held = held.lock().map(MutexGuard::into_owned).unwrap();
     let subscribed = || scene.proxy.count(|c| c.name() == "SUBSCRIBE");
@@ -242,9 +242,10 @@ fn break_the_inbox(scene: &Scene, client: &leasehold::Client) {
         let wait = Wait::forever().cancelled_by(&stop);
         scope.spawn(|| client.mutex("held").lock_with(wait).map(drop));
         eventually(BOUND, "it waits", || held.inspect().unwrap().waiters == 1);
-        let before = subscribed();
+        before();
+        let times = subscribed();
         scene.proxy.cut();
-        eventually(BOUND, "subscribed again", || subscribed() > before);
+        eventually(BOUND, "subscribed again", || subscribed() > times);
         stop.cancel();
     });
 }
@@ -257,7 +258,7 @@ fn panics_in_the_inbox() {
     });
     let scene = Scene::new();
     let client = scene.client();
-    break_the_inbox(&scene, &client);
+    break_the_inbox(&scene, &client, || ());
     assert!(LOGGED.load(Ordering::SeqCst) >= 1);
     say("well");
 }
@@ -280,12 +281,14 @@ fn needs_stack() {
     });
     let scene = Scene::new();
     let client = scene.client();
-    let guard = client.mutex("x").with_ttl(TTL).lock().unwrap();
-    break_a_renewal(&scene);
-    eventually(BOUND, "renewed", || client.metrics().renewals >= 1);
-    drop(guard);
-    break_the_inbox(&scene, &client);
-    break_the_cleaner(&scene, &client);
+    // All are started before any thread ends: the stack of one that has ended, which may be larger, is used again.
+    break_the_inbox(&scene, &client, || {
+        let guard = client.mutex("x").with_ttl(TTL).lock().unwrap();
+        break_the_cleaner(&scene, &scene.client());
+        break_a_renewal(&scene);
+        eventually(BOUND, "renewed", || client.metrics().renewals >= 1);
+        drop(guard);
+    });
     let on = |thread: &str| ON.lock().iter().any(|name| name == thread);
     eventually(BOUND, "logged on all of them", || {
         on("leasehold-renew") && on("leasehold-inbox") && on("leasehold-cleaner")

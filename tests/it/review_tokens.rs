@@ -143,7 +143,7 @@ fn an_acquire_sent_twice_is_refused_after_its_hold_however_late_it_comes_to_a_bu
                 mutex = mutex.with_hold_at_least(*at_least);
             }
             let guard = mutex.try_lock_for(BOUND).unwrap();
-            assert_eq!(scene.proxy.count(is_acquire), 2);
+            assert!(scene.proxy.count(is_acquire) >= 2);
             end(&scene, guard);
             a_busy_lock(&scene);
             assert_late_acquire_is_refused(&scene, &format!("{how}, {fault:?}"));
