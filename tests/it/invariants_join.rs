@@ -71,25 +71,37 @@ fn a_drop_does_not_wait_for_ever_for_a_renewal() {
 /// after its release.
 #[test]
 fn no_renewal_is_sent_after_the_release() {
+    // A renewal that timed out may still be on its way at the release, and arrive later: on a machine as busy as that the
+    // order at the proxy says nothing, and the rounds are run again.
+    let says_something = (0..5).any(|_| rounds_of_drops_when_due());
+    assert!(says_something, "renewals timed out each time");
+}
+
+/// `false` if renewals timed out, so that the order of arrival is not that of sending.
+fn rounds_of_drops_when_due() -> bool {
     let bench = Bench::new();
-    let ttl = ms(300);
+    let ttl = ms(900);
     let client = bench.client(ttl);
     thread::scope(|s| {
         for t in 0..4 {
             let mutex = client.mutex(format!("m{t}"));
             s.spawn(move || {
-                for round in 0..15_u64 {
+                for round in 0..6_u64 {
                     let guard = mutex.lock().unwrap();
                     // Due when two thirds are left; a millisecond to either side.
-                    let early = ms(2) + ms(round % 4) / 2;
-                    while guard.remaining() > ttl * 2 / 3 - ms(5) + early - ms(1) {
-                        std::hint::spin_loop();
+                    let due = ttl * 2 / 3 - (ttl / 100 + ms(2)) + ms(1) - ms(round % 4) / 2;
+                    thread::sleep(guard.remaining().saturating_sub(due + ms(2)));
+                    while guard.remaining() > due {
+                        thread::yield_now();
                     }
                     drop(guard);
                 }
             });
         }
     });
+    if client.metrics().renewal_failures > 0 {
+        return false;
+    }
     let mut released: HashMap<String, usize> = HashMap::new();
     let commands = bench.proxy.commands();
     for (at, command) in commands.iter().enumerate() {
@@ -104,8 +116,9 @@ fn no_renewal_is_sent_after_the_release() {
             _ => {}
         }
     }
-    assert!(released.len() >= 50, "{}", released.len());
+    assert_eq!(released.len(), 24);
     assert_eq!(leasehold::testing::entries(&client), 0);
+    true
 }
 
 /// Invariant 3: a renewal that was still on its way when its sender gave up makes no key, and touches no successor's.

@@ -21,6 +21,13 @@ mod invariants_ttl;
 mod lost_replies;
 mod renewal_and_loss;
 mod replicas;
+mod review_acquire;
+mod review_bounds;
+mod review_extend;
+mod review_logger;
+mod review_release;
+mod review_tokens;
+mod review_waiting;
 mod rights;
 mod servers;
 mod support;
@@ -44,7 +51,7 @@ type Role = (&'static str, fn());
 
 /// What [`support::child::Child::role`] can start: each module lists its own.
 pub(crate) fn roles() -> impl Iterator<Item = &'static Role> {
-    let of_modules: [&[Role]; 12] = [
+    let of_modules: [&[Role]; 13] = [
         invariants_fencing::ROLES,
         invariants_fork::ROLES,
         invariants_growth::ROLES,
@@ -53,6 +60,7 @@ pub(crate) fn roles() -> impl Iterator<Item = &'static Role> {
         invariants_ttl::ROLES,
         lost_replies::ROLES,
         renewal_and_loss::ROLES,
+        review_logger::ROLES,
         support_test::ROLES,
         surface_log::ROLES,
         surface_predecessor::ROLES,
