@@ -127,7 +127,12 @@ impl Lease {
         let budget = Budget::new(limits.connect + limits.io);
         let named = |e: Failure| e.error.for_lock(&hold.keys.name);
         let answer = core.node.call(&request, limits, budget).map_err(named)?;
-        let holder = Reply::new(answer.value).and_then(|mut r| r.maybe_text());
+        let holder = Reply::new(answer.value).and_then(|mut reply| {
+            let holder = reply.maybe_text()?;
+            // Not needed; but a reply without it is not that script's, and says nothing about the word.
+            reply.int()?;
+            Some(holder)
+        });
         let address = &core.node.target.address;
         let holder = holder.ok_or_else(|| named(misshapen(address, &INSPECT)))?;
         if holder.as_deref() != Some(&*hold.token) {

@@ -27,6 +27,9 @@ use crate::wait::{Wait, Woken};
 const FIRST_RETRY: Duration = Duration::from_millis(25);
 const SLOWEST_RETRY: Duration = Duration::from_millis(500);
 
+/// A fresh token that passes for a dead one is rarer than one in a million: so many are a server gone wrong.
+const MOST_DEAD: u32 = 3;
+
 /// Longest that a wait is kept from ending by what it must undo; then that goes on in the background.
 const LONGEST_FAREWELL: Duration = Duration::from_millis(250);
 
@@ -87,6 +90,7 @@ fn try_acquire(
         retry: FIRST_RETRY,
         holder: None,
         contended,
+        dead: 0,
         trouble: None,
         answering: true,
     };
@@ -181,6 +185,8 @@ struct Attempt<'a> {
     /// Who had it at the last look.
     holder: Option<String>,
     contended: bool,
+    /// How many tokens the server has called dead.
+    dead: u32,
     /// What stood in the way at the last look, if it was not another holder.
     trouble: Option<Error>,
     /// The server answered the last call, whatever it said.
@@ -209,6 +215,12 @@ impl Attempt<'_> {
                 Ok(Said::DeadToken) => {
                     self.token = fresh_token();
                     self.unsure = false;
+                    self.dead += 1;
+                    if self.dead > MOST_DEAD {
+                        let what =
+                            "the server takes every fresh token for one that was used before";
+                        return Err(Error::new(ErrorKind::Script, what));
+                    }
                     continue;
                 }
                 Ok(Said::Held { left, by }) => {

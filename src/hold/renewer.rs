@@ -14,14 +14,13 @@ use crate::hold::Hold;
 use crate::hold::replies::read_renew;
 use crate::observe::metrics::Meters;
 use crate::options::millis;
+use crate::redis_io::STACK;
 use crate::redis_io::connection::{Budget, Limits};
 use crate::redis_io::node::{Answer, Node};
 use crate::redis_io::script::{RENEW, Request};
 
 /// Longest that a thread without a hold sleeps before it looks for one by itself.
 const LONGEST_LINGER: Duration = Duration::from_secs(1);
-
-const STACK: usize = 512 * 1024;
 
 /// One renewer thread. It serves one hold at a time, and parks in between.
 #[derive(Debug)]
@@ -58,7 +57,6 @@ impl Renewer {
         let shared = slot.clone();
         let thread = std::thread::Builder::new()
             .name("leasehold-renew".into())
-            // Its own work needs little, but the user's logger runs on it. Only reserved, not used.
             .stack_size(STACK)
             .spawn(move || work(&shared, &wakes, &node, &metrics))?;
         Ok(Renewer { slot, wake, thread })

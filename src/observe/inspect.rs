@@ -86,7 +86,7 @@ fn call(
     let answer = core.node.call(&request, limits, budget);
     let answer = answer.map_err(|f| f.error.for_lock(&keys.name))?;
     let address = &core.node.target.address;
-    let shape = || misshapen(address, script).error;
+    let shape = || misshapen(address, script).error.for_lock(&keys.name);
     Reply::new(answer.value).ok_or_else(shape)
 }
 
@@ -131,7 +131,7 @@ fn read(keys: &Keys, mut reply: Reply) -> Option<LockInfo> {
 fn waiters(list: &str, now_ms: u64) -> u64 {
     let heard = |w: &&str| {
         let last = w.rsplit(',').next().and_then(|ms| ms.parse::<u64>().ok());
-        last.is_some_and(|ms| ms + SILENT_MS >= now_ms)
+        last.is_some_and(|ms| ms.saturating_add(SILENT_MS) >= now_ms)
     };
     list.split(';').filter(heard).count() as u64
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::clock::BootTime;
+use crate::redis_io::STACK;
 use crate::redis_io::connection::{Budget, ManagedConnection};
 use crate::redis_io::node::{Node, call_over};
 use crate::redis_io::script::Request;
@@ -88,7 +89,7 @@ impl Cleaner {
         let (shared, node) = (self.shared.clone(), node.clone());
         let thread = std::thread::Builder::new()
             .name("leasehold-cleaner".into())
-            .stack_size(512 * 1024)
+            .stack_size(STACK)
             .spawn(move || {
                 let gone = Gone(&shared);
                 shared.work(&node);

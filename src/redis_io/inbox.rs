@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use redis::RedisResult;
 
 use crate::error::ErrorKind;
+use crate::redis_io::STACK;
 use crate::redis_io::connection::{Limits, ManagedConnection, Target};
 
 /// How often the listener looks whether it is still wanted; no other thread can end its read.
@@ -135,7 +136,7 @@ impl Inbox {
             let shared = self.shared.clone();
             let thread = std::thread::Builder::new()
                 .name("leasehold-inbox".into())
-                .stack_size(512 * 1024)
+                .stack_size(STACK)
                 .spawn(move || {
                     let gone = Gone(&shared);
                     listen(&shared);

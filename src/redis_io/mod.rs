@@ -7,3 +7,12 @@ pub(crate) mod inbox;
 pub(crate) mod node;
 pub(crate) mod renewal_line;
 pub(crate) mod script;
+
+/// Stack of a thread of ours. Its own work needs little, but the package that reads replies goes a hundred levels deep
+/// where a server nests them so, which takes ten times as much without optimisation; and a user's logger runs on it. Only
+/// reserved, not used.
+pub(crate) const STACK: usize = if cfg!(debug_assertions) {
+    2 << 20
+} else {
+    512 << 10
+};
