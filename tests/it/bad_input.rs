@@ -13,10 +13,10 @@ use crate::support::wait::{eventually, raw};
 
 const WAIT: Duration = Duration::from_millis(200);
 
-type Call = fn(&Mutex) -> Result<()>;
+type Call = (&'static str, fn(&Mutex) -> Result<()>);
 
 /// Every call of a handle that goes to the server.
-const CALLS: [(&str, Call); 9] = [
+const CALLS: [Call; 9] = [
     ("lock", |m| m.lock().map(drop)),
     ("try_lock", |m| m.try_lock().map(drop)),
     ("try_lock_for", |m| m.try_lock_for(WAIT).map(drop)),
@@ -364,4 +364,31 @@ fn a_lock_can_be_given_back_whatever_its_state_has_become() {
         );
         ask::<()>(&mut raw, "FLUSHALL");
     }
+}
+
+/// Numbers in a state that no clock gives: not believed, and no panic. Nobody waits under such a number for ever.
+#[test]
+fn absurd_numbers_in_a_state_do_no_harm() {
+    let server = Server::start().unwrap();
+    let (client, mut raw) = (server.client(), raw(&server.url()));
+    let absurd = ["18446744073709551615", "99999999999999999999999999", "0"];
+    let waiters: String = absurd.map(|n| format!("abc,{n},{n};")).concat();
+    let digits = "9".repeat(61);
+    let state = format!("1NN{digits}{}label\nmutex\n\n{waiters}", "-".repeat(200));
+    let mut set = redis::cmd("SET");
+    set.arg("{job}:lh:s").arg(&state).arg("PX").arg(60_000);
+    set.exec(&mut raw).unwrap();
+    let info = client.mutex("job").inspect().unwrap();
+    assert!(info.waiters <= 3 && !info.held, "{info:?}");
+    // A token above all that a server's clock gives could not rise any more.
+    let error = client.mutex("job").try_lock().unwrap_err();
+    assert_refused("try_lock", &error, ErrorKind::Script, "job");
+    assert!(!ask::<bool>(&mut raw, "EXISTS job"));
+    let state = state.replace(&digits, &"0".repeat(61));
+    let mut set = redis::cmd("SET");
+    set.arg("{job}:lh:s").arg(&state).exec(&mut raw).unwrap();
+    let guard = client.mutex("job").try_lock().unwrap();
+    assert!(elsewhere(|| server.client().mutex("job").try_lock_for(WAIT).map(drop)).is_err());
+    guard.unlock().unwrap();
+    client.mutex("job").inspect().unwrap();
 }
