@@ -4,6 +4,7 @@ mod child;
 mod fetch;
 mod proxy_faults;
 mod proxy_modes;
+mod python;
 mod server;
 
 pub(crate) const ROLES: &[(&str, fn())] = &[
@@ -11,5 +12,6 @@ pub(crate) const ROLES: &[(&str, fn())] = &[
     ("support/own_a_server", server::own_a_server),
     ("support/own_a_paused_server", server::own_a_paused_server),
     ("support/start_a_server", fetch::start_a_server),
+    ("support/find_python", python::find_python),
     ("support/drop_a_busy_proxy", proxy_modes::drop_a_busy_proxy),
 ];

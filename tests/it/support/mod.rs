@@ -8,6 +8,7 @@ pub(crate) mod child;
 pub(crate) mod late;
 pub(crate) mod locks;
 pub(crate) mod proxy;
+pub(crate) mod python;
 pub(crate) mod scene;
 pub(crate) mod scripts;
 pub(crate) mod temp;
