@@ -1,8 +1,11 @@
 //! One binary for all tests against a server, a module a promise.
 
 mod bad_input;
+mod bad_replies;
 mod bad_servers;
+mod footprint;
 mod full_server;
+mod interop;
 mod invariants_bounds;
 mod invariants_clock;
 mod invariants_conflict;
@@ -51,7 +54,9 @@ type Role = (&'static str, fn());
 
 /// What [`support::child::Child::role`] can start: each module lists its own.
 pub(crate) fn roles() -> impl Iterator<Item = &'static Role> {
-    let of_modules: [&[Role]; 13] = [
+    let of_modules: [&[Role]; 15] = [
+        bad_replies::ROLES,
+        interop::ROLES,
         invariants_fencing::ROLES,
         invariants_fork::ROLES,
         invariants_growth::ROLES,
