@@ -49,7 +49,7 @@ fn max_hold_is_kept_though_a_renewal_was_slow_to_be_sent() {
     let granted = Instant::now();
     let slow = scene.proxy.rule(
         |c| c.name() == "SELECT",
-        Action::DelayReply(Duration::from_millis(400)),
+        Action::DelayReply(Duration::from_millis(250)),
         Times::Once,
     );
     eventually(BOUND, "renewed", || client.metrics().renewals == 1);

@@ -17,7 +17,7 @@ use crate::support::scene::Scene;
 use crate::support::wait::eventually;
 
 const BOUND: Duration = Duration::from_secs(10);
-const TTL: Duration = Duration::from_millis(1800);
+const TTL: Duration = Duration::from_secs(3);
 
 pub(crate) const ROLES: &[(&str, fn())] = &[
     ("review/panics_at_renewals", panics_at_renewals),
@@ -122,7 +122,7 @@ fn blocks_at_renewals() {
     });
     let scene = Scene::new();
     let builder = scene.builder().ttl(TTL);
-    let client = builder.io_timeout(TTL / 3).build().unwrap();
+    let client = builder.io_timeout(TTL / 6).build().unwrap();
     let guard = client.mutex("x").lock().unwrap();
     break_a_renewal(&scene);
     eventually(BOUND, "it blocks", || BLOCKED.load(Ordering::SeqCst));
