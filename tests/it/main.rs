@@ -43,6 +43,7 @@ mod surface_hold;
 mod surface_inspect;
 mod surface_lease;
 mod surface_log;
+mod surface_pool;
 mod surface_predecessor;
 mod surface_types;
 mod surface_unlock;
@@ -54,7 +55,7 @@ type Role = (&'static str, fn());
 
 /// What [`support::child::Child::role`] can start: each module lists its own.
 pub(crate) fn roles() -> impl Iterator<Item = &'static Role> {
-    let of_modules: [&[Role]; 15] = [
+    let of_modules: &[&[Role]] = &[
         bad_replies::ROLES,
         interop::ROLES,
         invariants_fencing::ROLES,
@@ -71,5 +72,5 @@ pub(crate) fn roles() -> impl Iterator<Item = &'static Role> {
         surface_predecessor::ROLES,
         waiting::ROLES,
     ];
-    of_modules.into_iter().flatten()
+    of_modules.iter().copied().flatten()
 }

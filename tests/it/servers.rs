@@ -1,10 +1,10 @@
 //! Servers that forget, restart, load, are busy, or belong to a cluster.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::testing::Server;
-use leasehold::{Client, ErrorKind, Predecessor};
+use leasehold::{Client, Error, ErrorKind, Predecessor};
 use redis::Connection;
 
 use crate::support::ask::{
@@ -40,7 +40,9 @@ fn a_script_that_the_server_has_forgotten_is_sent_again() {
     let mutex = client.mutex("job");
     let expect_one = |what: &str, is_script: fn(&Command) -> bool| {
         let named = |name| proxy.count(|c| c.name() == name && is_script(c));
-        assert_eq!((named("EVALSHA"), named("EVAL")), (1, 1), "{what}");
+        // On a busy machine a second renewal may be due before the first is looked at.
+        assert!(named("EVALSHA") >= 1, "{what}");
+        assert_eq!(named("EVAL"), 1, "{what}");
         proxy.reset_counts();
     };
     forget_scripts(&mut raw);
@@ -392,17 +394,21 @@ fn what_a_server_answers_is_told_apart() {
         let client = Client::open(&proxy.url()).unwrap();
         let reply = format!("-{answer}\r\n").into_bytes();
         let rule = proxy.rule(is_acquire, Action::ReplaceReply(reply), Times::Always);
-        // Long enough for the last look not to be cut short on a busy machine.
         let wait = Duration::from_millis(250);
-        let started = Instant::now();
-        let error = elsewhere(|| client.mutex("job").try_lock_for(wait).map(drop)).unwrap_err();
-        let waited = started.elapsed() >= wait;
+        let ask = || elsewhere(|| timed(|| client.mutex("job").try_lock_for(wait).map(drop)));
+        // On a busy machine the last look of a wait may be cut short, and then says that.
+        let was_cut_short = |e: &Error| e.to_string().contains("in time");
+        let (took, error) = (0..5)
+            .map(|_| ask())
+            .map(|(took, result)| (took, result.unwrap_err()))
+            .find(|(_, error)| !was_cut_short(error))
+            .expect("an answer that is not cut short");
         rule.remove();
         assert_eq!(error.kind(), kind, "{answer}: {error}");
         let curable = matches!(kind, Unavailable | OutOfMemory);
         assert_eq!(error.is_retryable(), curable, "{answer}");
         if curable {
-            assert!(waited, "{answer}: given up at once");
+            assert!(took >= wait, "{answer}: given up at once");
         }
         assert_eq!(error.name(), Some("job"));
         assert_eq!(error.nodes().len(), 1, "{answer}");

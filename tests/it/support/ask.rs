@@ -61,30 +61,23 @@ pub(crate) fn bound_of(asked: Duration) -> Duration {
     asked + asked / 10 + Duration::from_millis(20)
 }
 
-/// Scripts are known by how many keys and arguments they have, however they are sent.
-fn is_script(command: &Command, keys: usize, args: std::ops::RangeInclusive<usize>) -> bool {
-    matches!(command.name(), "EVAL" | "EVALSHA")
-        && command.args[2] == keys.to_string().as_bytes()
-        && args.contains(&(command.args.len() - 3 - keys))
-}
-
 pub(crate) fn is_acquire(command: &Command) -> bool {
-    is_script(command, 2, 5..=6)
+    command.runs("acquire")
 }
 
 pub(crate) fn is_renewal(command: &Command) -> bool {
-    is_script(command, 1, 2..=2)
+    command.runs("renew")
 }
 
 pub(crate) fn is_release(command: &Command) -> bool {
-    is_script(command, 2, 3..=5)
+    command.runs("release")
 }
 
 pub(crate) fn is_leave(command: &Command) -> bool {
-    is_script(command, 2, 2..=2)
+    command.runs("leave")
 }
 
-/// Inspect and force unlock, which differ only by what they do.
+/// What asks and changes nothing by itself, and what an operator does.
 pub(crate) fn is_look(command: &Command) -> bool {
-    is_script(command, 2, 0..=0)
+    command.runs("inspect") || command.runs("force_unlock")
 }
