@@ -55,7 +55,7 @@ type Role = (&'static str, fn());
 
 /// What [`support::child::Child::role`] can start: each module lists its own.
 pub(crate) fn roles() -> impl Iterator<Item = &'static Role> {
-    let of_modules: &[&[Role]] = &[
+    let of_modules: [&[Role]; 15] = [
         bad_replies::ROLES,
         interop::ROLES,
         invariants_fencing::ROLES,
@@ -72,5 +72,5 @@ pub(crate) fn roles() -> impl Iterator<Item = &'static Role> {
         surface_predecessor::ROLES,
         waiting::ROLES,
     ];
-    of_modules.iter().copied().flatten()
+    of_modules.into_iter().flatten()
 }

@@ -18,7 +18,7 @@ fn an_acquire_that_meets_a_damaged_state_leaves_no_key_and_the_state_as_it_was()
             ErrorKind::KeyConflict,
         ),
         // The head is ours, but no text follows.
-        (format!("1NN00{}", "0".repeat(400)), ErrorKind::Script),
+        (format!("1NN00{}", "0".repeat(400)), ErrorKind::KeyConflict),
         (format!("9NN00{}", "0".repeat(400)), ErrorKind::Unsupported),
     ];
     for (i, (state, kind)) in damaged.iter().enumerate() {

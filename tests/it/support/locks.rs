@@ -1,6 +1,5 @@
 //! A server, a proxy before it, clients that go through the proxy, and what of theirs passes there, by the script's name.
 
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, TryRecvError};
@@ -8,6 +7,7 @@ use leasehold::testing::Server;
 use leasehold::{Client, ClientBuilder, Lease};
 
 use super::proxy::{Action, Command, Proxy, RuleHandle, Times};
+use super::scripts::sources;
 use super::wait::{eventually, raw};
 
 /// For what comes about soon, or never: on a busy machine "soon" may be long.
@@ -33,47 +33,17 @@ pub(crate) enum Script {
     ForceUnlock,
 }
 
-struct Known {
-    script: Script,
-    source: String,
-    hash: String,
-}
-
-static KNOWN: LazyLock<[Known; 6]> = LazyLock::new(|| {
-    let layout = include_str!("../../../src/redis_io/scripts/layout.lua");
-    let known = |script, source: &str| {
-        let source = source.replace("--#include layout.lua", layout);
-        let hash = redis::Script::new(&source).get_hash().to_owned();
-        Known {
-            script,
-            source,
-            hash,
-        }
-    };
-    macro_rules! file {
-        ($name:literal) => {
-            include_str!(concat!("../../../src/redis_io/scripts/", $name, ".lua"))
-        };
-    }
-    [
-        known(Script::Acquire, file!("acquire")),
-        known(Script::Renew, file!("renew")),
-        known(Script::Release, file!("release")),
-        known(Script::Leave, file!("leave")),
-        known(Script::Inspect, file!("inspect")),
-        known(Script::ForceUnlock, file!("force_unlock")),
-    ]
-});
-
 /// Which script the command calls, by its hash or with its source.
 pub(crate) fn script(command: &Command) -> Option<Script> {
-    let what = command.args.get(1)?;
-    let known = |known: &&Known| match command.name() {
-        "EVALSHA" => known.hash.as_bytes() == what,
-        "EVAL" => known.source.as_bytes() == what,
-        _ => false,
-    };
-    KNOWN.iter().find(known).map(|known| known.script)
+    Some(match command.script()? {
+        "acquire" => Script::Acquire,
+        "renew" => Script::Renew,
+        "release" => Script::Release,
+        "leave" => Script::Leave,
+        "inspect" => Script::Inspect,
+        "force_unlock" => Script::ForceUnlock,
+        _ => return None,
+    })
 }
 
 /// The keys of a script's call.
@@ -119,11 +89,12 @@ impl Bench {
     /// The server knows all scripts already: a rule for "once" is not spent on a call that it answers with NOSCRIPT.
     pub(crate) fn before(server: Server) -> Bench {
         let mut raw = raw(&server.url());
-        for known in &*KNOWN {
+        for source in sources() {
             let mut load = redis::cmd("SCRIPT");
-            load.arg("LOAD").arg(&known.source);
-            let hash: String = load.query(&mut raw).expect("SCRIPT LOAD");
-            assert_eq!(hash, known.hash);
+            load.arg("LOAD")
+                .arg(source)
+                .exec(&mut raw)
+                .expect("SCRIPT LOAD");
         }
         let proxy = Proxy::start(format!("127.0.0.1:{}", server.port()));
         Bench { proxy, server }
