@@ -110,8 +110,9 @@ fn a_bounded_wait_keeps_its_bound_whatever_the_server_does() {
                         false => ErrorKind::TimedOut,
                     };
                     // A registration that is not answered is trouble, or not yet, when the time is up.
-                    if fault != Fault::NoRegistration {
-                        assert_eq!(error.kind(), kind, "{fault:?}: {error}");
+                    if fault != Fault::NoRegistration && error.kind() != kind {
+                        // A machine that is busy for longer than the shortest of these waits makes a server look silent.
+                        return Err(format!("{fault:?}: {error}"));
                     }
                     kept(asked, took).map_err(|e| format!("{fault:?}: {e}"))
                 };
