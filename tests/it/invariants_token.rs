@@ -342,6 +342,9 @@ fn a_grant_that_was_never_delivered_puts_the_predecessor_back() {
             let error = bench.impatient().mutex("m").try_lock().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             assert!(given_up.wait_hits(round, BOUND));
+            // It was seen on its way, and may not be there yet.
+            let mut raw = bench.raw();
+            eventually(BOUND, "it is free", || !exists(&mut raw, "m"));
         }
         let next = client.mutex("m").try_lock().unwrap();
         match (how, next.predecessor()) {
