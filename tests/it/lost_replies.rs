@@ -242,6 +242,14 @@ pub(crate) fn lock_and_drop() {
     });
 }
 
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// redis-py#818, #554: a crash between SETNX and EXPIRE leaves a lock for ever. Invariant 5.
 #[test]
 fn a_holder_killed_at_any_point_leaves_no_key_without_a_ttl() {
@@ -256,6 +264,8 @@ fn a_holder_killed_at_any_point_leaves_no_key_without_a_ttl() {
             .collect()
     };
     thread::scope(|scope| {
+        // Also if something fails here: the watch would go on for ever.
+        let ended = SetOnDrop(&over);
         let watch = scope.spawn(|| {
             let mut direct = raw(&server.url());
             let mut seen = HashSet::new();
@@ -278,7 +288,7 @@ fn a_holder_killed_at_any_point_leaves_no_key_without_a_ttl() {
             thread::sleep(Duration::from_micros(1000 + 1111 * u64::from(n)));
             child.kill();
         }
-        over.store(true, Ordering::Relaxed);
+        drop(ended);
         assert!(watch.join().unwrap() > 0, "not one word was ever seen");
     });
     let mut direct = raw(&server.url());
