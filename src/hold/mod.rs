@@ -253,10 +253,13 @@ impl Hold {
         if !first {
             return false;
         }
+        // Counted before anybody is told.
+        if why != LossReason::Released {
+            self.metrics.lost(why);
+        }
         self.alive.lock().take();
         if why != LossReason::Released {
             self.vacate();
-            self.metrics.lost(why);
             let (name, lost) = (&*self.keys.name, self.lost(why));
             let token = self.fencing.get();
             log::warn!(target: "leasehold", name = name, token = token; "{lost}");

@@ -236,8 +236,8 @@ fn a_cancel_from_another_thread_ends_a_wait_at_once_and_leaves_no_ticket() {
                 Some(stall) => assert!(stall.wait_hit(BOUND)),
                 None => registered(&outsider, "cancel", 1),
             }
-            let behind = waiting_until(&client, "cancel", &Canceller::new());
             let before = entries(&client);
+            let behind = waiting_until(&client, "cancel", &Canceller::new());
             eventually(BOUND, "the second waits, too", || {
                 entries(&client) > before || behind.is_finished()
             });
