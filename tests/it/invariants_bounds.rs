@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use leasehold::testing::entries;
-use leasehold::{Client, Error, ErrorKind, Mutex, Wait};
+use leasehold::{Error, ErrorKind, Mutex, Wait};
 
 use crate::support::locks::{
     BOUND, Bench, Script, any, exists, ms, of, pttl, secs, take_as_foreigner, takes_at_most, timed,
@@ -19,13 +19,31 @@ fn at_most(asked: Duration) -> Duration {
     asked + asked / 10 + ms(20)
 }
 
-/// Kept from below as well, each time: it does not give up sooner than asked.
-fn takes_what_was_asked(what: &str, mut wait: impl FnMut() -> Error) {
+/// A wait that came to nothing, and how long it took by the clock of its own thread.
+type Waited = (Duration, Error);
+
+fn wait(mutex: &Mutex) -> Waited {
+    let (took, result) = timed(|| mutex.try_lock_for(ASKED));
+    (took, result.unwrap_err())
+}
+
+/// The bound is kept by all of them, and from below as well, each time: none gives up sooner than asked.
+fn take_what_was_asked(what: &str, mut waits: impl FnMut() -> Vec<Waited>) {
     takes_at_most(at_most(ASKED), what, || {
-        let (took, error) = timed(&mut wait);
-        assert!(took >= ASKED, "{what}: {took:?}, {error}");
-        took
+        let waits = waits();
+        for (took, error) in &waits {
+            assert!(*took >= ASKED, "{what}: {took:?}, {error}");
+        }
+        waits.into_iter().map(|(took, _)| took).max().unwrap()
     });
+}
+
+/// A thread for each.
+fn wait_together<const N: usize>(mutexes: [Mutex; N]) -> [Waited; N] {
+    thread::scope(|s| {
+        let waits = mutexes.map(|mutex| s.spawn(move || wait(&mutex)));
+        waits.map(|w| w.join().unwrap())
+    })
 }
 
 /// With a server that does this: a client that was never connected, one that was, and threads that meet in the process.
@@ -34,40 +52,36 @@ fn keeps_its_bound_with(fault: impl Fn(&Bench), undo: impl Fn(&Bench)) {
     let warm = bench.client(secs(30));
     warm.mutex("other").lock().unwrap().unlock().unwrap();
     fault(&bench);
-    let wait = |client: &Client| client.mutex("m").try_lock_for(ASKED).unwrap_err();
-    for (what, fresh) in [("a warm client", false), ("a fresh client", true)] {
-        takes_what_was_asked(what, || {
-            let error = match fresh {
-                true => wait(&bench.client(secs(30))),
-                false => wait(&warm),
-            };
-            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-            error
-        });
+    for is_fresh in [false, true] {
+        take_what_was_asked(
+            if is_fresh {
+                "a fresh client"
+            } else {
+                "a warm one"
+            },
+            || {
+                let fresh = is_fresh.then(|| bench.client(secs(30)));
+                let (took, error) = wait(&fresh.as_ref().unwrap_or(&warm).mutex("m"));
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                vec![(took, error)]
+            },
+        );
     }
     // One of them asks the server; what it hears, if it does in time, is what the others say, too.
-    takes_what_was_asked("three threads", || {
-        let errors = thread::scope(|s| {
-            let waits = [(); 3].map(|()| s.spawn(|| wait(&warm)));
-            waits.map(|w| w.join().unwrap())
-        });
-        let kinds = errors.each_ref().map(Error::kind);
+    take_what_was_asked("three threads", || {
+        let waits = wait_together([(); 3].map(|()| warm.mutex("m")));
+        let kinds = waits.each_ref().map(|(_, error)| error.kind());
         assert!(kinds.contains(&ErrorKind::Unavailable), "{kinds:?}");
-        let [error, ..] = errors;
-        error
+        waits.into()
     });
     // One connection for all, which the first of them does not give back in time.
     let narrow = bench.builder().pool_size(1).build().unwrap();
-    takes_what_was_asked("two locks over one connection", || {
-        let errors = thread::scope(|s| {
-            let mutexes = ["a", "b"].map(|name| narrow.mutex(name));
-            let wait = |mutex: Mutex| move || mutex.try_lock_for(ASKED).unwrap_err();
-            let waits = mutexes.map(|mutex| s.spawn(wait(mutex)));
-            waits.map(|w| w.join().unwrap())
-        });
-        let [error, _] = errors;
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        error
+    take_what_was_asked("two locks over one connection", || {
+        let waits = wait_together(["a", "b"].map(|name| narrow.mutex(name)));
+        for (_, error) in &waits {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        }
+        waits.into()
     });
     undo(&bench);
     // Whatever of it the server has got by now is undone.
@@ -125,10 +139,10 @@ fn a_bounded_wait_keeps_its_bound_with_a_server_that_is_no_use() {
         let client = bench.client(secs(30));
         let matches = any(Script::Acquire);
         let rule = bench.proxy.rule(matches, fault, Times::Always);
-        takes_what_was_asked("a wait", || {
-            let error = client.mutex("m").try_lock_for(ASKED).unwrap_err();
+        take_what_was_asked("a wait", || {
+            let (took, error) = wait(&client.mutex("m"));
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-            error
+            vec![(took, error)]
         });
         // At a pace, not in a busy loop.
         assert!((2..=60).contains(&rule.hits()), "{}", rule.hits());
@@ -155,10 +169,10 @@ fn a_bounded_wait_for_a_held_lock_keeps_its_bound() {
         }),
     ];
     for (form, wait) in forms {
-        takes_what_was_asked(form, || {
-            let error = wait();
+        take_what_was_asked(form, || {
+            let (took, error) = timed(wait);
             assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
-            error
+            vec![(took, error)]
         });
     }
     assert_eq!(mutex.inspect().unwrap().waiters, 0);
@@ -199,6 +213,22 @@ fn a_bounded_wait_keeps_its_bound_if_the_server_goes_silent_in_mid_wait() {
         took
     });
     assert!(pttl(&mut raw, "m") > 10_000);
+}
+
+/// Invariant 4: nor does a wait take longer because the server has no answer for the one who leaves.
+#[test]
+fn a_bounded_wait_keeps_its_bound_if_its_leaving_is_not_answered() {
+    let bench = Bench::new();
+    take_as_foreigner(&mut bench.raw(), "m", secs(60));
+    let mutex = bench.client(secs(30)).mutex("m");
+    let silent = Action::DropReply;
+    let left = bench.proxy.rule(any(Script::Leave), silent, Times::Always);
+    take_what_was_asked("a wait", || {
+        let (took, error) = wait(&mutex);
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        vec![(took, error)]
+    });
+    assert!(left.hits() > 0, "it had nothing to leave");
 }
 
 /// Invariant 4: one look is one look, and no longer than one exchange may take.

@@ -100,7 +100,7 @@ fn states() -> Vec<(String, Vec<String>, ErrorKind)> {
             .map(str::to_owned)
             .to_vec()
     };
-    let later = format!("2CN{}", "0".repeat(400));
+    let later = format!("2CN{}{}\n\n\n", "0".repeat(61), "-".repeat(200));
     data.chain([
         (
             "string with ttl".into(),
@@ -110,6 +110,11 @@ fn states() -> Vec<(String, Vec<String>, ErrorKind)> {
         (
             "long string".into(),
             set("data".repeat(200)),
+            ErrorKind::KeyConflict,
+        ),
+        (
+            "lines".into(),
+            set("some line\n".repeat(60)),
             ErrorKind::KeyConflict,
         ),
         ("later layout".into(), set(later), ErrorKind::Unsupported),

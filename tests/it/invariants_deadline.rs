@@ -271,6 +271,8 @@ fn an_extension_may_shorten_a_lease_and_the_holder_is_told_in_time() {
     let client = bench.client(secs(30));
     let mutex = client.mutex("m").with_fixed_lease(secs(300));
     let guard = mutex.lock().unwrap();
+    // Its thread needs a moment to start, and to fall asleep until the first end.
+    thread::sleep(ms(200));
     guard.extend(secs(1)).unwrap();
     assert!(pttl(&mut bench.raw(), "m") <= 1000);
     await_end(&guard);

@@ -14,6 +14,7 @@ use crate::support::wait::eventually;
 
 pub(crate) const ROLES: &[(&str, fn())] = &[
     ("fork/use_all_of_the_parents", use_all_of_the_parents),
+    ("fork/drop_the_client", drop_the_client),
     ("fork/make_a_client", make_a_client),
 ];
 
@@ -154,6 +155,42 @@ fn a_forked_child_does_nothing_to_its_parents_locks() {
             .any(|key| exists(&mut raw, key))
     );
     assert_eq!(bench.proxy.count(any(Script::Release)), 4);
+}
+
+/// Has nothing left of its client but the client itself, and drops that in the copy.
+fn drop_the_client() {
+    let [url] = &args()[..] else {
+        panic!("one argument")
+    };
+    let client = Client::open(url).unwrap();
+    // Its threads: a renewer, the listener, and the pool's.
+    let held = client.mutex("held").lock().unwrap().into_owned();
+    let other = Client::open(url).unwrap();
+    let holder = other.mutex("m").lock().unwrap();
+    std::thread::scope(|s| {
+        s.spawn(|| assert!(client.mutex("m").try_lock_for(ms(200)).is_err()));
+    });
+    drop((holder, held));
+    let mut last = Some(client);
+    in_a_fork(|| {
+        let began = Instant::now();
+        drop(last.take());
+        assert!(began.elapsed() < secs(5));
+    });
+    let client = last.unwrap();
+    client.mutex("m").lock().unwrap().unlock().unwrap();
+    client.ping().unwrap();
+    say("done");
+}
+
+/// Invariant 11: the drop of the client itself waits for no thread, because there is none in the child, and closes nothing.
+#[test]
+fn a_client_dropped_in_a_forked_child_is_the_parents_still() {
+    let bench = Bench::new();
+    let child = Child::role("fork/drop_the_client")
+        .arg(bench.proxy.url())
+        .spawn();
+    child.wait_for("done", BOUND);
 }
 
 /// Forked before there was a client here, the child makes one.

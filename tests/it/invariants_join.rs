@@ -162,8 +162,10 @@ fn a_short_hold_is_renewed_in_time_by_a_thread_that_served_a_long_one() {
     let bench = Bench::new();
     let client = bench.client(secs(60));
     let mutex = client.mutex("m");
-    drop(mutex.lock().unwrap());
-    // Its next look is 20 s away now.
+    let long = mutex.lock().unwrap();
+    // Its thread needs a moment to start, and to fall asleep until the hold is due in 20 s.
+    thread::sleep(ms(200));
+    drop(long);
     let short = mutex.clone().with_ttl(secs(1)).lock().unwrap();
     bench.pass_renewals(&short, 2);
     short.unlock().unwrap();

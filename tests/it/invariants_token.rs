@@ -257,6 +257,26 @@ fn a_release_repeated_in_the_background_does_not_harm_the_successor() {
     successor.unlock().unwrap();
 }
 
+/// Invariant 4: what has to be undone in the background is tried until the server has answered, not once.
+#[test]
+fn the_background_tries_until_the_server_has_answered() {
+    let bench = Bench::new();
+    let mut raw = bench.raw();
+    let client = bench.impatient();
+    let (cut, lost) = (Action::CutBeforeRequest, Action::DropReply);
+    let rules = [Script::Leave, Script::Release]
+        .map(|wanted| bench.proxy.rule(any(wanted), cut.clone(), Times::N(5)));
+    bench
+        .proxy
+        .rule(of(Script::Acquire, "lost"), lost, Times::Once);
+    assert!(client.mutex("lost").try_lock().is_err());
+    drop(client.mutex("dropped").lock().unwrap());
+    for (rule, name) in rules.iter().zip(["lost", "dropped"]) {
+        assert!(rule.wait_hits(5, BOUND), "{name}");
+        eventually(BOUND, "its key is gone", || !exists(&mut raw, name));
+    }
+}
+
 /// node-redlock#168, #313: the release of a lock that is not ours any more is one attempt, and says so.
 #[test]
 fn the_release_of_a_lock_that_was_taken_away_is_one_attempt() {

@@ -222,12 +222,12 @@ pub(crate) fn timed<T>(f: impl FnOnce() -> T) -> (Duration, T) {
     (start.elapsed(), result)
 }
 
-/// Runs `f` up to three times until it takes no longer than `most`: on a busy machine any thread may be kept from running
+/// Runs `f` up to five times until it takes no longer than `most`: on a busy machine any thread may be kept from running
 /// for so long, once; what breaks its promise breaks it each time.
 #[track_caller]
 pub(crate) fn takes_at_most(most: Duration, what: &str, mut f: impl FnMut() -> Duration) {
     let mut took = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..5 {
         let this = f();
         took.push(this);
         if this <= most {
