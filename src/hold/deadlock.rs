@@ -176,5 +176,7 @@ impl Table {
 pub(crate) fn entries(server: &str) -> usize {
     let table = TABLE.lock();
     let of_server = |r: &&Resource| &*r.server == server;
-    table.holders.keys().filter(of_server).count() + table.waits.values().filter(of_server).count()
+    table.holders.keys().filter(of_server).count()
+        + table.waits.values().filter(of_server).count()
+        + table.aliases.keys().filter(of_server).count()
 }

@@ -162,6 +162,17 @@ fn no_end_of_a_wait_or_a_hold_leaves_an_entry() {
     );
     empty();
 
+    // A lock that this process holds under another name of the server.
+    let alias = bench.direct(secs(30));
+    let held = alias.mutex("m").lock().unwrap();
+    thread::scope(|s| {
+        let wait = s.spawn(|| kind(client.mutex("m").try_lock_for(ms(300))));
+        assert_eq!(wait.join().unwrap(), Err(ErrorKind::TimedOut));
+    });
+    empty();
+    drop(held);
+    assert_eq!(entries(&alias), 0);
+
     // Holds, whose entries go when they end and not when their guards do.
     let mutex = client.mutex("m");
     let guard = mutex.lock().unwrap();
