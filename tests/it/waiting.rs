@@ -37,12 +37,11 @@ fn waiting(client: &Client, name: &str) -> JoinHandle<Instant> {
     })
 }
 
-/// The same with an end in view: what came of it, and when.
-fn waiting_until(
-    client: &Client,
-    name: &str,
-    canceller: &Canceller,
-) -> JoinHandle<(Result<(), Error>, Instant)> {
+/// What came of a wait, and when.
+type Waiting = JoinHandle<(Result<(), Error>, Instant)>;
+
+/// The same with an end in view.
+fn waiting_until(client: &Client, name: &str, canceller: &Canceller) -> Waiting {
     let mutex = client.mutex(name);
     let wait = Wait::forever().cancelled_by(canceller);
     thread::spawn(move || {

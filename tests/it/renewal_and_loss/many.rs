@@ -165,3 +165,34 @@ fn a_hold_whose_renewals_all_fail_takes_no_other_with_it() {
     assert!(failing.hits() > 3, "tried again {} times", failing.hits());
     assert!(!guards[7].is_held());
 }
+
+/// redisson#6962, #6483: renewals that are due at once share a pipeline; one that is refused in its midst is nobody else's
+/// trouble.
+#[test]
+fn a_refused_renewal_in_a_pipeline_spoils_no_other() {
+    const HOLDS: usize = 20;
+    let scene = Scene::new();
+    let client = scene.builder().ttl(Duration::from_secs(6)).build().unwrap();
+    // While the first one waits for its answer, the others come together behind it.
+    let slow = Action::DelayReply(Duration::from_millis(400));
+    scene
+        .proxy
+        .rule(|c| c.runs_on("renew", "piped:0"), slow, Times::Once);
+    let refused = Action::ReplaceReply(b"-ERR out of order\r\n".to_vec());
+    scene
+        .proxy
+        .rule(|c| c.runs_on("renew", "piped:7"), refused, Times::Once);
+    let guards: Vec<MutexGuard> = (0..HOLDS)
+        .map(|n| client.mutex(format!("piped:{n}")).lock().unwrap())
+        .collect();
+    scene.proxy.reset_counts();
+    eventually(BOUND, "all are renewed", || {
+        client.metrics().renewals >= HOLDS as u64
+    });
+    let metrics = client.metrics();
+    assert_eq!(metrics.renewal_failures, 1, "{metrics:?}");
+    assert!(guards.iter().all(|guard| guard.is_held()));
+    // The slow one, all the others, and the refused one once more; a few more if the others did not come together.
+    let trips = scene.proxy.round_trips();
+    assert!(trips < HOLDS / 2, "{trips} round trips");
+}

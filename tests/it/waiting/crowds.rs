@@ -128,8 +128,11 @@ pub(crate) fn thousand_names() {
     assert_eq!(client.metrics().acquired, 34 * ROUNDS as u64);
     assert_eq!(entries(&client), 0);
     for n in 0..NAMES {
-        let state: String = ask(&mut direct, &format!("GET {{0:{n}}}:lh:s"));
-        assert!(state.ends_with('\n'), "a ticket stays behind: {state:?}");
+        // A leave that did not fit into its wait's bound comes a little later.
+        eventually(BOUND, "no ticket stays behind", || {
+            let state: String = ask(&mut direct, &format!("GET {{0:{n}}}:lh:s"));
+            state.ends_with('\n')
+        });
     }
     let channels: Vec<String> = ask(&mut direct, "PUBSUB CHANNELS *");
     assert!(channels.len() <= 1);
@@ -225,7 +228,7 @@ fn threads_that_wait_for_one_name_ask_as_one() {
     let holder = outsider.mutex("as-one").lock().unwrap().into_owned();
     let client = scene.client();
     let waits: Vec<_> = (0..THREADS).map(|_| waiting(&client, "as-one")).collect();
-    // Gate, table and inbox for the one that asks, the table alone for the others; and the holder's two.
+    // Gate, table and inbox for the one that asks, the table alone for the others.
     eventually(BOUND, "all of them wait", || {
         entries(&client) == THREADS + 2
     });

@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, unbounded};
 use leasehold::testing::entries;
 use leasehold::{Canceller, ErrorKind};
 
-use super::{BOUND, registered, waiting, waiting_until};
+use super::{BOUND, Waiting, registered, waiting, waiting_until};
 use crate::support::child::Child;
 use crate::support::proxy::{Action, Command, Times};
 use crate::support::scene::{Scene, ask, calls};
@@ -228,38 +228,44 @@ fn a_cancel_from_another_thread_ends_a_wait_at_once_and_leaves_no_ticket() {
             let _holder = outsider.mutex("cancel").lock().unwrap().into_owned();
             let drop = Action::DropRequest;
             let stall = stalled.then(|| scene.proxy.rule(subscribe, drop, Times::Always));
-            let (shutdown, call) = (Canceller::new(), Canceller::new());
+            let cancellers = [Canceller::new(), Canceller::new()];
+            let shutdown = Canceller::new();
             let client = scene.builder().cancelled_by(&shutdown).build().unwrap();
-            // One asks the server, the other waits behind it in the process.
-            let asking = waiting_until(&client, "cancel", &call);
+            // One asks the server, another waits behind it in the process.
+            let asking = waiting_until(&client, "cancel", &cancellers[0]);
             match &stall {
                 Some(stall) => assert!(stall.wait_hit(BOUND)),
                 None => registered(&outsider, "cancel", 1),
             }
-            let before = entries(&client);
-            let behind = waiting_until(&client, "cancel", &Canceller::new());
-            eventually(BOUND, "the second waits, too", || {
-                entries(&client) > before || behind.is_finished()
+            // Gate, table and inbox for the one that asks, the table alone for one behind it.
+            let second = waiting_until(&client, "cancel", &cancellers[1]);
+            eventually(BOUND, "it waits, too", || entries(&client) == 4);
+            let mut longest = Duration::ZERO;
+            let mut ends = |canceller: &Canceller, waits: Waiting| {
+                let start = Instant::now();
+                canceller.cancel();
+                let (outcome, when) = waits.join().unwrap();
+                assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Cancelled);
+                longest = longest.max(when - start);
+            };
+            ends(&cancellers[1], second);
+            assert!(!asking.is_finished());
+            let third = waiting_until(&client, "cancel", &Canceller::new());
+            eventually(BOUND, "it waits, too", || entries(&client) == 4);
+            ends(&cancellers[0], asking);
+            // The third has moved up; the client's own canceller ends it.
+            ends(&shutdown, third);
+            // Sooner than a ticket is forgotten.
+            eventually(Duration::from_secs(3), "no ticket is left", || {
+                outsider.mutex("cancel").inspect().unwrap().waiters == 0
             });
-            let start = Instant::now();
-            call.cancel();
-            let (outcome, when) = asking.join().unwrap();
-            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Cancelled);
-            let first = when - start;
-            // The second has moved up, and is ended by the client's own canceller.
-            let start = Instant::now();
-            shutdown.cancel();
-            let (outcome, when) = behind.join().unwrap();
-            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Cancelled);
-            let second = when - start;
-            registered(&outsider, "cancel", 0);
             assert_eq!(entries(&client), 0);
             let late = client.mutex("free").lock().unwrap_err();
             assert_eq!(late.kind(), ErrorKind::Cancelled, "it stays so");
             assert_eq!(scene.proxy.count(|c| c.contains("free")), 0);
-            match first.max(second) < AT_ONCE {
+            match longest < AT_ONCE {
                 true => Ok(()),
-                false => Err(format!("stalled {stalled}: {first:?}, {second:?}")),
+                false => Err(format!("stalled {stalled}: {longest:?}")),
             }
         });
     }
@@ -285,7 +291,9 @@ fn a_cancel_while_the_server_is_silent_takes_one_answers_time_at_most() {
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Cancelled);
     assert!(when - start < IO * 2, "{:?}", when - start);
     scene.server.resume().unwrap();
-    // In the background.
-    registered(&outsider, "silent", 0);
+    // In the background, and sooner than a ticket is forgotten.
+    eventually(Duration::from_secs(4), "no ticket is left", || {
+        outsider.mutex("silent").inspect().unwrap().waiters == 0
+    });
     holder.verify().unwrap();
 }
