@@ -50,6 +50,13 @@ fn waiting_until(client: &Client, name: &str, canceller: &Canceller) -> Waiting 
     })
 }
 
+/// What came of a thread. One that does not end is a fault to be told of, not to be waited for.
+#[track_caller]
+fn joined<T>(thread: JoinHandle<T>) -> T {
+    eventually(BOUND, "the thread ends", || thread.is_finished());
+    thread.join().unwrap()
+}
+
 /// Returns when so many clients stand on the lock's list of waiters.
 #[track_caller]
 fn registered(watcher: &Client, name: &str, waiters: u64) {

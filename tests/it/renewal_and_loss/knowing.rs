@@ -104,9 +104,7 @@ fn a_holder_knows_of_its_loss_before_a_silent_server_gives_the_lock_away() {
             signal.lost().recv_timeout(BOUND).unwrap_err();
             Instant::now()
         });
-        while guard.is_held() {
-            thread::sleep(Duration::from_millis(1));
-        }
+        eventually(BOUND, "it is not held", || !guard.is_held());
         let seen = before.elapsed();
         let signalled = signalled.join().unwrap() - before;
         let metrics = client.metrics();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use leasehold::testing::Server;
 use leasehold::{Client, ErrorKind, Wait};
 
-use super::{BOUND, registered, waiting};
+use super::{BOUND, joined, registered, waiting};
 use crate::support::proxy::{Action, Command, Times};
 use crate::support::scene::{Scene, ask};
 use crate::support::wait::{eventually, one_of};
@@ -238,7 +238,7 @@ fn the_whole_wait_is_as_long_as_was_asked_however_often_it_is_woken() {
         assert!(woken > 40, "woken {woken} times");
         waits
             .into_iter()
-            .try_for_each(|wait| kept(asked, wait.join().unwrap()))
+            .try_for_each(|wait| kept(asked, joined(wait)))
     });
 }
 
@@ -258,8 +258,8 @@ fn a_wait_may_last_three_times_the_ttl() {
     assert!(lost.is_err_and(|e| e.is_timeout()), "{:?}", holder.check());
     assert!(!bounded.is_finished() && !unbounded.is_finished());
     holder.unlock().unwrap();
-    bounded.join().unwrap().unwrap();
-    unbounded.join().unwrap();
+    joined(bounded).unwrap();
+    joined(unbounded);
 }
 
 /// redisson#543, the other way round: a wait without a bound outlives an outage that is shorter than its patience, and ends
@@ -281,9 +281,9 @@ fn an_unbounded_wait_rides_out_an_outage_but_not_for_ever() {
         other.proxy.connections_total() >= 2
     });
     other.server.restart().unwrap();
-    patient.join().unwrap();
+    joined(patient);
     // At least 5 s, the ttl being shorter.
-    let (outcome, took) = hopeless.join().unwrap();
+    let (outcome, took) = joined(hopeless);
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
     let patience = Duration::from_secs(5);
     assert!(took >= patience && took < patience * 2, "{took:?}");

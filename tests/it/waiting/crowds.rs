@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use leasehold::testing::{Server, entries};
 use leasehold::{Canceller, Client, ErrorKind, OwnedMutexGuard, Wait};
 
-use super::{BOUND, registered, waiting};
+use super::{BOUND, joined, registered, waiting};
 use crate::support::child::{Child, args, hear, say};
 use crate::support::proxy::Command;
 use crate::support::scene::{Scene, ask};
@@ -23,7 +23,7 @@ pub(crate) fn ten_clients() {
     let clients: Vec<Client> = (0..10).map(|_| Client::open(url).unwrap()).collect();
     let waits: Vec<_> = clients.iter().map(|client| waiting(client, name)).collect();
     for wait in waits {
-        wait.join().unwrap();
+        joined(wait);
     }
     say("had it ten times");
     // The clients stay, so that none of what is counted is their end.
@@ -197,7 +197,7 @@ fn many_waiters_leave_a_pool_of_one_to_those_who_release() {
     let took = start.elapsed();
     assert!(took < Duration::from_secs(1), "the release took {took:?}");
     for wait in in_process {
-        wait.join().unwrap();
+        joined(wait);
     }
     let took = start.elapsed();
     assert!(
@@ -213,7 +213,7 @@ fn many_waiters_leave_a_pool_of_one_to_those_who_release() {
     assert!(at_server.iter().all(|wait| !wait.is_finished()));
     drop(theirs);
     for wait in at_server {
-        wait.join().unwrap();
+        joined(wait);
     }
     let connections = scene.proxy.connections_total();
     assert!(connections <= 1 + 3, "{connections} connections");
@@ -244,7 +244,7 @@ fn threads_that_wait_for_one_name_ask_as_one() {
     );
     holder.unlock().unwrap();
     for wait in waits {
-        wait.join().unwrap();
+        joined(wait);
     }
     let asked: HashSet<u64> = scene
         .proxy

@@ -8,7 +8,7 @@ use crossbeam_channel::unbounded;
 use leasehold::testing::{entries, lose};
 use leasehold::{BusyAsNone, Client, ErrorKind, Mutex};
 
-use super::{BOUND, registered, waiting};
+use super::{BOUND, joined, registered, waiting};
 use crate::support::scene::Scene;
 use crate::support::wait::{eventually, one_of};
 
@@ -24,7 +24,14 @@ fn three_ways(scene: &Scene) -> [Client; 3] {
         format!("redis://localhost:{port}/"),
         format!("redis+unix://{}", socket.display()),
     ]
-    .map(|url| Client::open(&url).unwrap())
+    // A circle that is not found must not keep the test for ever.
+    .map(|url| {
+        Client::builder()
+            .url(&url)
+            .max_wait(REFUSED * 2)
+            .build()
+            .unwrap()
+    })
 }
 
 /// Within one process, threads get their turn in the order of their arrival.
@@ -49,7 +56,7 @@ fn threads_of_one_client_get_the_lock_in_order_of_arrival() {
         }
         first.unlock().unwrap();
         for wait in waits {
-            wait.join().unwrap();
+            joined(wait);
         }
         let order: Vec<usize> = order.try_iter().collect();
         match order.is_sorted() && order.len() == THREADS {
@@ -58,6 +65,54 @@ fn threads_of_one_client_get_the_lock_in_order_of_arrival() {
         }
     });
     assert_eq!(entries(&client), 0);
+}
+
+/// A thread's turn comes at the very moment when it gives up waiting: the turn must not be lost, or nobody passes any more.
+#[test]
+fn a_turn_that_meets_a_thread_on_its_way_out_goes_to_the_next() {
+    let scene = Scene::new();
+    // No proxy: the turns must come as fast as they can.
+    let client = scene.outsider();
+    let until = Instant::now() + Duration::from_secs(2);
+    let threads: Vec<_> = (0..8_u64)
+        .map(|t| {
+            let mutex = client.mutex("turns");
+            thread::spawn(move || {
+                let (mut had, mut gave_up) = (0_u32, 0_u32);
+                for round in 0.. {
+                    if Instant::now() >= until {
+                        break;
+                    }
+                    // About as long as one turn takes, or a few.
+                    let patience = Duration::from_micros(100 + (t * 211 + round * 37) % 2000);
+                    match mutex.try_lock_for(patience) {
+                        Ok(_guard) => had += 1,
+                        Err(e) => {
+                            // So little time may be over before the server has answered.
+                            assert!(e.is_busy() || e.kind() == ErrorKind::Unavailable, "{e}");
+                            gave_up += 1;
+                        }
+                    }
+                }
+                (had, gave_up)
+            })
+        })
+        .collect();
+    let (had, gave_up) = threads
+        .into_iter()
+        .map(joined)
+        .fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
+    assert!(
+        had > 100 && gave_up > 100,
+        "{had} had it, {gave_up} gave up"
+    );
+    assert_eq!(entries(&client), 0);
+    client
+        .mutex("turns")
+        .try_lock_for(REFUSED)
+        .unwrap()
+        .unlock()
+        .unwrap();
 }
 
 /// A thread that locks twice is told so, through whichever client of the server.
@@ -187,11 +242,11 @@ fn a_circle_is_found_behind_a_thread_that_asks_for_others() {
             start.elapsed()
         );
         first.unlock().unwrap();
-        let behind = behind.join().unwrap();
+        let behind = joined(behind);
         let refused = [outcome.map_err(|e| e.kind()), behind];
         assert!(refused.contains(&Err(ErrorKind::Deadlock)), "{refused:?}");
         assert!(refused.contains(&Ok(())), "{refused:?}");
-        asks.join().unwrap();
+        joined(asks);
     }
     for client in &ways {
         assert_eq!(entries(client), 0);
@@ -216,7 +271,7 @@ fn an_owned_guard_is_no_threads_own() {
         });
         says.send(()).unwrap();
         mutex.lock().unwrap().unlock().unwrap();
-        giver.join().unwrap();
+        joined(giver);
         assert_eq!(entries(&client), 0);
     }
 }
@@ -246,7 +301,7 @@ fn a_lost_hold_makes_room_in_its_process_at_once() {
         eventually(BOUND, "it waits", || entries(&client) == 3);
         lose(&guard);
         // The thread that waited gets it, and then this one, which still has the old guard.
-        other.join().unwrap();
+        joined(other);
         let again = mutex.lock().unwrap();
         assert!(again.fencing_token() > guard.fencing_token());
         // The old one's end takes nothing from the new one.

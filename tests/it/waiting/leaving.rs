@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, unbounded};
 use leasehold::testing::entries;
 use leasehold::{Canceller, ErrorKind};
 
-use super::{BOUND, Waiting, registered, waiting, waiting_until};
+use super::{BOUND, Waiting, joined, registered, waiting, waiting_until};
 use crate::support::child::Child;
 use crate::support::proxy::{Action, Command, Times};
 use crate::support::scene::{Scene, ask, calls};
@@ -116,7 +116,7 @@ fn a_killed_waiter_is_passed_over_at_once() {
     });
     let start = Instant::now();
     holder.unlock().unwrap();
-    let got = waiter.join().unwrap();
+    let got = joined(waiter);
     assert!(got - start < Duration::from_secs(3), "{:?}", got - start);
     // Five that reached nobody, and the one that did; then those of the waiter's own release.
     let published = calls(&mut direct, "publish");
@@ -136,7 +136,7 @@ fn a_stopped_waiter_costs_its_successor_seconds_and_is_forgotten() {
     stopped.stop();
     let start = Instant::now();
     holder.unlock().unwrap();
-    let took = waiter.join().unwrap() - start;
+    let took = joined(waiter) - start;
     assert!(took < Duration::from_secs(3), "{took:?}");
 
     // Stopped while it stands on the list: it goes from there in time.
@@ -206,7 +206,7 @@ fn a_waiter_that_leaves_when_it_is_woken_passes_the_wake_on() {
         holder.unlock().unwrap();
         assert_eq!(wakes.recv_timeout(BOUND).unwrap().0, inboxes[0]);
         assert_eq!(wakes.recv_timeout(BOUND).unwrap().0, inboxes[1]);
-        let (outcome, _) = leaving.join().unwrap();
+        let (outcome, _) = joined(leaving);
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Cancelled);
         successor.cont();
         successor.wait_for("got it", BOUND);
@@ -244,7 +244,7 @@ fn a_cancel_from_another_thread_ends_a_wait_at_once_and_leaves_no_ticket() {
             let mut ends = |canceller: &Canceller, waits: Waiting| {
                 let start = Instant::now();
                 canceller.cancel();
-                let (outcome, when) = waits.join().unwrap();
+                let (outcome, when) = joined(waits);
                 assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Cancelled);
                 longest = longest.max(when - start);
             };
@@ -287,7 +287,7 @@ fn a_cancel_while_the_server_is_silent_takes_one_answers_time_at_most() {
     eventually(BOUND, "it has asked", || !looks.lock().is_empty());
     let start = Instant::now();
     canceller.cancel();
-    let (outcome, when) = cancelled.join().unwrap();
+    let (outcome, when) = joined(cancelled);
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Cancelled);
     assert!(when - start < IO * 2, "{:?}", when - start);
     scene.server.resume().unwrap();
