@@ -31,6 +31,8 @@ enum Code {
     NoScript,
     NotMaster,
     LoggedOut,
+    /// None of the server's: a signal ended the read.
+    Interrupted,
     Other,
 }
 
@@ -88,6 +90,12 @@ impl Failure {
         self.code == Code::NoScript
     }
 
+    /// Whether a signal ended the exchange: the process was stopped and goes on, or a handler ran. A socket with a timeout
+    /// reports that, and nothing is wrong.
+    pub(crate) fn was_interrupted(&self) -> bool {
+        self.code == Code::Interrupted
+    }
+
     /// Whether asking again over a new connection may give another answer.
     pub(crate) fn needs_new_connection(&self) -> bool {
         matches!(self.code, Code::NotMaster | Code::LoggedOut)
@@ -141,6 +149,12 @@ fn classify(e: &RedisError, address: &str) -> Classified {
             format!("{address} did not answer in time"),
             None,
         ),
+        RedisKind::Io if is_interrupted(e) => (
+            ErrorKind::Unavailable,
+            Code::Interrupted,
+            format!("a signal came while {address} was to answer"),
+            None,
+        ),
         RedisKind::Io if e.is_connection_refusal() => (
             ErrorKind::Unavailable,
             Code::Other,
@@ -166,6 +180,15 @@ fn classify(e: &RedisError, address: &str) -> Classified {
             None,
         ),
     }
+}
+
+fn is_interrupted(e: &RedisError) -> bool {
+    // The package has no accessor for it, and gives the source as it keeps it, in an `Arc`.
+    type Kept = std::sync::Arc<dyn std::error::Error + Send + Sync>;
+    std::error::Error::source(e)
+        .and_then(|source| source.downcast_ref::<Kept>())
+        .and_then(|kept| kept.downcast_ref::<std::io::Error>())
+        .is_some_and(|e| e.kind() == std::io::ErrorKind::Interrupted)
 }
 
 /// Codes are looked for in the whole text, too: Redis before 7 wraps a command's error in the script's.

@@ -170,7 +170,10 @@ pub(crate) fn call_over(
         if failure.is_noscript() {
             let whole = request.pack_with_source();
             result = exchange(connection, &whole, limits, budget, clock, &mut sent_at);
-        } else if stale && is_dead_connection(failure) && !budget.left().is_zero() {
+        } else if (stale || failure.was_interrupted())
+            && is_dead_connection(failure)
+            && !budget.left().is_zero()
+        {
             repeated = failure.reached == Reached::Maybe;
             connection.reset();
             result = exchange(connection, &packed, limits, budget, clock, &mut sent_at);
