@@ -14,7 +14,10 @@ use crate::support::proxy::{Action, Command, Times};
 use crate::support::scene::{Scene, ask, calls};
 use crate::support::wait::{eventually, raw};
 
-pub(crate) const ROLES: &[Role] = &[("lost_replies/lock_and_drop", lock_and_drop)];
+pub(crate) const ROLES: &[Role] = &[
+    ("lost_replies/lock_and_drop", lock_and_drop),
+    ("lost_replies/lock_once", lock_once),
+];
 
 const BOUND: Duration = Duration::from_secs(20);
 /// Well above what these tests wait for: nothing here may be healed by an expiry.
@@ -371,4 +374,32 @@ fn a_client_dropped_right_after_a_lost_reply_leaves_nothing() {
     eventually(BOUND, "the connections are gone", || {
         scene.proxy.connections() == 0
     });
+}
+
+/// One look, and what came of it.
+pub(crate) fn lock_once() {
+    let client = Client::builder().url(&args()[0]).ttl(LONG).build().unwrap();
+    match client.mutex("stopped").try_lock() {
+        Ok(guard) => {
+            guard.verify().unwrap();
+            say("got it");
+        }
+        Err(error) => say(error.to_string()),
+    }
+}
+
+/// A signal in the midst of a read (the process is stopped and goes on, or a handler runs) ends the read of a socket that
+/// has a timeout. That is no fault of the server's, and no reason for an error.
+#[test]
+fn a_process_that_is_stopped_while_it_reads_an_answer_goes_on_where_it_was() {
+    let scene = Scene::new();
+    let slow = Action::DelayReply(Duration::from_millis(700));
+    let read = scene.proxy.rule(acquires("stopped"), slow, Times::Once);
+    let child = Child::role("lost_replies/lock_once")
+        .arg(scene.proxy.url())
+        .spawn();
+    assert!(read.wait_hit(BOUND));
+    child.stop();
+    child.cont();
+    assert_eq!(child.expect_line(BOUND), "got it");
 }
