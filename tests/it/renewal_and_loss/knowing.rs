@@ -38,7 +38,7 @@ fn a_holder_whose_key_was_taken_away_is_told_once_and_for_good() {
             let scene = &scene;
             scope.spawn(move || {
                 let mut direct = scene.raw();
-                let client = scene.builder().ttl(ttl).build().unwrap();
+                let client = scene.builder().ttl(ttl).max_wait(BOUND).build().unwrap();
                 let mutex = client.mutex(name);
                 let guard = mutex.lock().unwrap();
                 let word: String = ask(&mut direct, &format!("GET {name}"));
