@@ -360,7 +360,7 @@ fn a_client_dropped_right_after_a_lost_reply_leaves_nothing() {
     let scene = Scene::new();
     scene
         .proxy
-        .rule(acquires("left"), Action::DropReply, Times::Once);
+        .rule(acquires("left"), Action::DropReply, Times::Always);
     let client = scene
         .builder()
         .ttl(LONG)

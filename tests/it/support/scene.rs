@@ -10,7 +10,7 @@ use redis::{Connection, FromRedisValue};
 
 use super::proxy::{Action, Command, Proxy, Times};
 use super::scripts::sources;
-use super::wait::raw;
+use super::wait::{raw, was_interrupted};
 
 #[derive(Debug)]
 pub(crate) struct Scene {
@@ -80,15 +80,21 @@ impl Scene {
     }
 }
 
-/// One command, its words separated by spaces.
+/// One command, its words separated by spaces. Sent again if a signal ended the read of its answer, as one does now and then
+/// in a process with many children.
 pub(crate) fn ask<T: FromRedisValue>(connection: &mut Connection, command: &str) -> T {
     let mut words = command.split(' ');
     let mut cmd = redis::cmd(words.next().unwrap_or_default());
     for word in words {
         cmd.arg(word);
     }
-    cmd.query(connection)
-        .unwrap_or_else(|error| panic!("{command}: {error}"))
+    loop {
+        match cmd.query(connection) {
+            Ok(value) => return value,
+            Err(error) if was_interrupted(&error) => {}
+            Err(error) => panic!("{command}: {error}"),
+        }
+    }
 }
 
 /// How often the server has run a command, also inside scripts.

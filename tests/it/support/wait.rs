@@ -44,9 +44,13 @@ pub(crate) fn raw(url: &str) -> redis::Connection {
 #[track_caller]
 pub(crate) fn raw_with_timeout(url: &str, timeout: Duration) -> redis::Connection {
     let client = redis::Client::open(url).expect("a url");
-    let connection = client
-        .get_connection_with_timeout(timeout)
-        .expect("a connection");
+    let connection = loop {
+        match client.get_connection_with_timeout(timeout) {
+            Ok(connection) => break connection,
+            Err(error) if was_interrupted(&error) => {}
+            Err(error) => panic!("no connection: {error}"),
+        }
+    };
     connection
         .set_read_timeout(Some(timeout))
         .expect("a read timeout");
@@ -54,6 +58,13 @@ pub(crate) fn raw_with_timeout(url: &str, timeout: Duration) -> redis::Connectio
         .set_write_timeout(Some(timeout))
         .expect("a write timeout");
     connection
+}
+
+/// Whether a signal ended a read: nothing is wrong then. In a process whose children end while it starts others, the system
+/// interrupts reads that have a timeout.
+pub(crate) fn was_interrupted(error: &redis::RedisError) -> bool {
+    let interrupted = std::io::Error::from(rustix::io::Errno::INTR);
+    error.is_io_error() && error.to_string().contains(&interrupted.to_string())
 }
 
 /// Succeeds at the first of so many attempts that does; panics with what each of them said.

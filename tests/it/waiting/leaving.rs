@@ -160,6 +160,29 @@ fn a_stopped_waiter_costs_its_successor_seconds_and_is_forgotten() {
     next.wait_for("gave it back", BOUND);
 }
 
+/// A signal in the midst of a read, as when a process is stopped and goes on, or when its children end, is no reason to give
+/// up the subscription.
+#[test]
+fn a_waiter_that_was_stopped_for_a_moment_keeps_its_subscription() {
+    let scene = Scene::new();
+    let outsider = scene.outsider();
+    let holder = outsider.mutex("moment").lock().unwrap().into_owned();
+    let subscribes = scene.sightings(|c| c.name() == "SUBSCRIBE");
+    let mut waiter = child_waiting(&scene, "moment");
+    registered(&outsider, "moment", 1);
+    for _ in 0..20 {
+        waiter.stop();
+        waiter.cont();
+    }
+    let looks = scene.sightings(|c| c.runs_on("acquire", "moment"));
+    eventually(BOUND, "it has looked", || !looks.lock().is_empty());
+    holder.unlock().unwrap();
+    waiter.wait_for("got it", BOUND);
+    assert_eq!(subscribes.lock().len(), 1);
+    waiter.send_line("end");
+    waiter.wait_for("gave it back", BOUND);
+}
+
 /// A wake meets a waiter that is just leaving: its successor must not sleep on.
 ///
 /// The successor is a process that was stopped after it had registered: so it can't find the lock by looking, and the wake
