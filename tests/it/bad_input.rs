@@ -32,6 +32,12 @@ const CALLS: [Call; 9] = [
 /// Those of them that acquire.
 const ACQUIRES: usize = 6;
 
+/// Whose `lock()` would end some time, if it were not refused.
+fn client_of(server: &Server) -> Client {
+    let builder = Client::builder().url(&server.url());
+    builder.max_wait(2 * BOUND).build().unwrap()
+}
+
 #[track_caller]
 fn assert_refused(what: &str, error: &Error, kind: ErrorKind, name: &str) {
     assert_eq!(error.kind(), kind, "{what}: {error}");
@@ -200,7 +206,7 @@ fn dump(raw: &mut Connection, key: &str) -> (Vec<u8>, i64) {
 #[test]
 fn a_key_that_is_somebodys_data_is_a_conflict_and_stays() {
     let server = Server::start().unwrap();
-    let (client, mut raw) = (server.client(), raw(&server.url()));
+    let (client, mut raw) = (client_of(&server), raw(&server.url()));
     for (what, set) in DATA {
         ask::<()>(&mut raw, &set.replace("KEY", "job"));
         let before = dump(&mut raw, "job");
@@ -230,7 +236,7 @@ fn a_key_that_is_somebodys_data_is_a_conflict_and_stays() {
 #[test]
 fn a_state_key_that_is_somebodys_data_is_a_conflict_and_stays() {
     let server = Server::start().unwrap();
-    let (client, mut raw) = (server.client(), raw(&server.url()));
+    let (client, mut raw) = (client_of(&server), raw(&server.url()));
     let state = "{job}:lh:s";
     let filler = "z".repeat(600);
     let digits = "0".repeat(61);
@@ -239,6 +245,7 @@ fn a_state_key_that_is_somebodys_data_is_a_conflict_and_stays() {
         format!("SET {state} 1"),
         format!("SET {state} 1NN{filler}"),
         format!("SET {state} 1NN00{filler}"),
+        format!("SET {state} {}␤z␤z␤", "z".repeat(300)),
         // Right in front, and without the lines at the end.
         format!("SET {state} 1NN{digits}{}", "-".repeat(500)),
         format!("SET {state} 1NN{digits}{} PX 60000", "-".repeat(100)),
@@ -293,6 +300,8 @@ fn data_that_takes_a_locks_place_stays() {
     });
     let told = guard.lost().recv_timeout(BOUND);
     assert!(told.is_err_and(|e| e.is_disconnected()), "nobody was told");
+    let lost = guard.check().unwrap_err().to_string();
+    assert!(lost.contains("not ours"), "found out too late: {lost}");
     drop(guard);
     // Whatever is still to be done in the background has been, when another lock of the client has come and gone.
     client.mutex("other").lock().unwrap().unlock().unwrap();
@@ -304,7 +313,7 @@ fn data_that_takes_a_locks_place_stays() {
 #[test]
 fn a_state_of_a_later_layout_is_unsupported_and_stays() {
     let server = Server::start().unwrap();
-    let (client, mut raw) = (server.client(), raw(&server.url()));
+    let (client, mut raw) = (client_of(&server), raw(&server.url()));
     let state = "{job}:lh:s";
     for version in ['2', '9', 'a', 'z'] {
         for held in [false, true] {
@@ -343,25 +352,24 @@ fn a_lock_can_be_given_back_whatever_its_state_has_become() {
     let (client, mut raw) = (server.client(), raw(&server.url()));
     let state = "{job}:lh:s";
     let filler = "z".repeat(600);
-    let of_later = format!("SET {state} 2AN{}", "0".repeat(300));
-    let nearly = format!("SET {state} 1AN{}{}", "0".repeat(61), "-".repeat(500));
+    let zeros = "0".repeat(61);
+    let strings = [
+        format!("SET {state} {filler}"),
+        format!("SET {state} {filler}␤z␤z␤"),
+        format!("SET {state} 2AN{}", "0".repeat(300)),
+        format!("SET {state} 1AN{zeros}{}", "-".repeat(500)),
+        format!("SET {state} 1AN{zeros}{}␤z", "-".repeat(500)),
+    ];
     let others = DATA.iter().map(|(_, set)| set.replace("KEY", state));
-    for set in [format!("SET {state} {filler}"), of_later, nearly]
-        .into_iter()
-        .chain(others)
-    {
+    for set in strings.into_iter().chain(others) {
         let guard = client.mutex("job").lock().unwrap();
         ask::<()>(&mut raw, &format!("DEL {state}"));
         ask::<()>(&mut raw, &set);
-        let kind: String = ask(&mut raw, &format!("TYPE {state}"));
+        let before = dump(&mut raw, state);
         elsewhere(|| guard.check()).unwrap();
         guard.unlock().unwrap_or_else(|e| panic!("{set}: {e}"));
         assert!(!ask::<bool>(&mut raw, "EXISTS job"), "{set}");
-        assert_eq!(
-            ask::<String>(&mut raw, &format!("TYPE {state}")),
-            kind,
-            "{set}"
-        );
+        assert_eq!(dump(&mut raw, state), before, "{set}");
         ask::<()>(&mut raw, "FLUSHALL");
     }
 }

@@ -123,12 +123,18 @@ fn a_password_that_the_server_has_none_for_is_not_shown() {
     assert_told(&error, ErrorKind::AccessDenied, &[]);
 }
 
+/// A port where nobody listens, and that nobody else is given meanwhile.
+fn nobody() -> Proxy {
+    let proxy = Proxy::start("127.0.0.1:1");
+    proxy.refuse(true);
+    proxy
+}
+
 /// Nobody listens at that port.
 #[test]
 fn a_wrong_port_is_unavailable() {
-    let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let port = nobody.local_addr().unwrap().port();
-    drop(nobody);
+    let nobody = nobody();
+    let port = nobody.port();
     let address = format!("127.0.0.1:{port}");
     assert_no_lock(
         &client_at(port),
@@ -140,10 +146,11 @@ fn a_wrong_port_is_unavailable() {
 /// A wait without a bound rides out an outage of max(ttl, 5 s), and no longer.
 #[test]
 fn a_wait_without_a_bound_ends_when_the_outage_lasts() {
-    let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let port = nobody.local_addr().unwrap().port();
-    drop(nobody);
-    let client = client_at(port);
+    let nobody = nobody();
+    let url = format!("redis://:{SECRET}@127.0.0.1:{}/", nobody.port());
+    let builder = Client::builder().url(&url).ttl(Duration::from_secs(2));
+    // So that a failure here ends the test.
+    let client = builder.max_wait(2 * BOUND).build().unwrap();
     let (took, error) = timed(|| client.mutex("order:1").lock().unwrap_err());
     assert_told(&error, ErrorKind::Unavailable, &["refused the connection"]);
     assert!(

@@ -369,7 +369,7 @@ fn what_a_server_answers_is_told_apart() {
         ),
         ("NOAUTH Authentication required.", AccessDenied),
         ("WRONGPASS invalid username-password pair", AccessDenied),
-        ("NOPERM this user has no permissions", AccessDenied),
+        ("NOPERM no such right", AccessDenied),
         (
             "WRONGTYPE Operation against a key holding the wrong kind of value",
             KeyConflict,

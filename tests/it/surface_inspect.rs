@@ -181,7 +181,11 @@ fn force_unlock_frees_another_librarys_lock_and_wakes_a_waiter() {
         eventually(BOUND, "the waiter is known", || {
             mutex.inspect().unwrap().waiters == 1
         });
+        let mut wakes = raw.as_pubsub();
+        wakes.psubscribe("leasehold:inbox:*").unwrap();
         assert!(mutex.force_unlock().unwrap());
+        let wake: String = wakes.get_message().unwrap().get_payload().unwrap();
+        assert_eq!(wake, "job");
         let found = waiter.join().unwrap().unwrap();
         assert!(
             matches!(&found, Predecessor::Abandoned { label, .. } if label == "another library"),

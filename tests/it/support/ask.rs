@@ -11,7 +11,8 @@ use super::proxy::Command;
 /// Longest wait for what should come soon.
 pub(crate) const BOUND: Duration = Duration::from_secs(10);
 
-/// Sends a command written as in a shell: `ask::<u64>(&mut raw, "PTTL order:1")`. No argument holds a space.
+/// Sends a command written as in a shell: `ask::<u64>(&mut raw, "PTTL order:1")`. No argument holds a space; `␤` stands for
+/// a line break.
 #[track_caller]
 pub(crate) fn ask<T: FromRedisValue>(connection: &mut Connection, line: &str) -> T {
     let reply = try_ask(connection, line);
@@ -25,7 +26,7 @@ pub(crate) fn try_ask<T: FromRedisValue>(
     let mut words = line.split_whitespace();
     let mut command = redis::cmd(words.next().expect("a command"));
     for word in words {
-        command.arg(word);
+        command.arg(word.replace('␤', "\n"));
     }
     command.query(connection)
 }
