@@ -182,7 +182,8 @@ fn classify(e: &RedisError, address: &str) -> Classified {
     }
 }
 
-fn is_interrupted(e: &RedisError) -> bool {
+/// Whether a signal ended the read.
+pub(crate) fn is_interrupted(e: &RedisError) -> bool {
     // The package has no accessor for it, and gives the source as it keeps it, in an `Arc`.
     type Kept = std::sync::Arc<dyn std::error::Error + Send + Sync>;
     std::error::Error::source(e)

@@ -17,6 +17,7 @@ use redis::RedisResult;
 use crate::error::ErrorKind;
 use crate::redis_io::STACK;
 use crate::redis_io::connection::{Limits, ManagedConnection, Target};
+use crate::redis_io::failure::is_interrupted;
 
 /// How often the listener looks whether it is still wanted; no other thread can end its read.
 const SLICE: Duration = Duration::from_millis(100);
@@ -307,7 +308,8 @@ fn read(shared: &Shared, pubsub: &mut redis::PubSub<'_>) -> RedisResult<()> {
                     shared.wake(&word);
                 }
             }
-            Err(e) if e.is_timeout() => {
+            // A signal, too, leaves the subscription as it was.
+            Err(e) if e.is_timeout() || is_interrupted(&e) => {
                 if shared.may_go() {
                     return Ok(());
                 }
