@@ -7,9 +7,9 @@ use leasehold::testing::{Server, entries};
 use leasehold::{Client, Lease, MutexGuard};
 
 use crate::support::child::{Child, args, hear, say};
-use crate::support::proxy::{Action, Times};
+use crate::support::proxy::{Action, Command, Times};
 use crate::support::scene::{Scene, ask, calls};
-use crate::support::wait::{eventually, raw, threads_of_this_process};
+use crate::support::wait::{eventually, one_of, raw, threads_of_this_process};
 
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -172,27 +172,32 @@ fn a_hold_whose_renewals_all_fail_takes_no_other_with_it() {
 fn a_refused_renewal_in_a_pipeline_spoils_no_other() {
     const HOLDS: usize = 20;
     let scene = Scene::new();
-    let client = scene.builder().ttl(Duration::from_secs(6)).build().unwrap();
-    // While the first one waits for its answer, the others come together behind it.
-    let slow = Action::DelayReply(Duration::from_millis(400));
-    scene
-        .proxy
-        .rule(|c| c.runs_on("renew", "piped:0"), slow, Times::Once);
-    let refused = Action::ReplaceReply(b"-ERR out of order\r\n".to_vec());
-    scene
-        .proxy
-        .rule(|c| c.runs_on("renew", "piped:7"), refused, Times::Once);
-    let guards: Vec<MutexGuard> = (0..HOLDS)
-        .map(|n| client.mutex(format!("piped:{n}")).lock().unwrap())
-        .collect();
-    scene.proxy.reset_counts();
-    eventually(BOUND, "all are renewed", || {
-        client.metrics().renewals >= HOLDS as u64
+    // That they come together at all needs a machine which is not too busy.
+    one_of(5, || {
+        let client = scene.builder().ttl(Duration::from_secs(6)).build().unwrap();
+        // While the first one waits for its answer, the others come together behind it.
+        let slow = Action::DelayReply(Duration::from_millis(400));
+        let first = |c: &Command| c.runs_on("renew", "piped:0");
+        scene.proxy.rule(first, slow, Times::Once);
+        let refused = Action::ReplaceReply(b"-ERR out of order\r\n".to_vec());
+        let in_the_midst = |c: &Command| c.runs_on("renew", "piped:7");
+        scene.proxy.rule(in_the_midst, refused, Times::Once);
+        let guards: Vec<MutexGuard> = (0..HOLDS)
+            .map(|n| client.mutex(format!("piped:{n}")).lock().unwrap())
+            .collect();
+        scene.proxy.reset_counts();
+        eventually(BOUND, "all are renewed", || {
+            client.metrics().renewals >= HOLDS as u64
+        });
+        let metrics = client.metrics();
+        assert_eq!(metrics.renewal_failures, 1, "{metrics:?}");
+        assert!(guards.iter().all(|guard| guard.is_held()));
+        // The slow one, all the others, and the refused one once more; a few more if the others did not come together.
+        let trips = scene.proxy.round_trips();
+        if trips < HOLDS / 2 {
+            Ok(())
+        } else {
+            Err(format!("{trips} round trips"))
+        }
     });
-    let metrics = client.metrics();
-    assert_eq!(metrics.renewal_failures, 1, "{metrics:?}");
-    assert!(guards.iter().all(|guard| guard.is_held()));
-    // The slow one, all the others, and the refused one once more; a few more if the others did not come together.
-    let trips = scene.proxy.round_trips();
-    assert!(trips < HOLDS / 2, "{trips} round trips");
 }

@@ -152,6 +152,13 @@ impl Proxy {
     pub(crate) fn refuse(&self, on: bool) {
         if on {
             self.stop_accepting();
+            // A child that another test starts right now has the listening socket until it has become another program.
+            let deadline = Instant::now() + LISTEN_BOUND;
+            let port = self.port.number();
+            while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
+                assert!(Instant::now() < deadline, "{port} is still listened to");
+                thread::sleep(Duration::from_millis(2));
+            }
             return;
         }
         if self.acceptor.lock().is_some() {
