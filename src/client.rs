@@ -5,12 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
+use crate::fair_mutex::FairMutex;
 use crate::hold::core::{Core, CoreSettings};
+use crate::multi_mutex::MultiMutex;
 use crate::mutex::Mutex;
 use crate::observe::metrics::Metrics;
 use crate::options::{DEFAULT_TTL, in_limits, invalid};
 use crate::redis_io::connection::{DEFAULT_CONNECT_TIMEOUT, DEFAULT_IO_TIMEOUT, Limits, Manager};
 use crate::redis_io::node::Node;
+use crate::reentrant_mutex::ReentrantMutex;
+use crate::rw_lock::RwLock;
+use crate::semaphore::Semaphore;
 use crate::wait::Canceller;
 
 /// Pooled connections where nothing else is said.
@@ -63,6 +68,31 @@ impl Client {
     /// A handle of the [`Mutex`] `name`. No I/O, can't fail.
     pub fn mutex(&self, name: impl Into<String>) -> Mutex {
         Mutex::new(self, name)
+    }
+
+    /// A handle of the [`ReentrantMutex`] `name`. No I/O, can't fail.
+    pub fn reentrant_mutex(&self, name: impl Into<String>) -> ReentrantMutex {
+        ReentrantMutex::new(self, name)
+    }
+
+    /// A handle of the [`FairMutex`] `name`. No I/O, can't fail.
+    pub fn fair_mutex(&self, name: impl Into<String>) -> FairMutex {
+        FairMutex::new(self, name)
+    }
+
+    /// A handle of the [`RwLock`] `name`. No I/O, can't fail.
+    pub fn rw_lock(&self, name: impl Into<String>) -> RwLock {
+        RwLock::new(self, name)
+    }
+
+    /// A handle of the [`Semaphore`] `name` with `permits` in all. No I/O, can't fail.
+    pub fn semaphore(&self, name: impl Into<String>, permits: u32) -> Semaphore {
+        Semaphore::new(self, name, permits)
+    }
+
+    /// A handle of all the locks `names` at once. No I/O, can't fail.
+    pub fn multi_mutex<N: Into<String>>(&self, names: impl IntoIterator<Item = N>) -> MultiMutex {
+        MultiMutex::new(self, names)
     }
 
     /// Counters and histograms of what this client's locks did.

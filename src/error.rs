@@ -282,6 +282,8 @@ pub(crate) enum LossReason {
     /// `testing::lose`.
     #[cfg_attr(not(feature = "testing"), allow(dead_code))]
     OnPurpose,
+    /// An upgrade or downgrade of it was sent, and nobody knows whether the server did it.
+    Unconverted,
     /// `check_for` wanted more than is left.
     TooLittleLeft { left: Duration, wanted: Duration },
     /// The process was forked: the hold is its parent's.
@@ -317,6 +319,9 @@ impl fmt::Display for Lost {
             LossReason::MaxHold => f.write_str("is lost: held as long as with_max_hold allows"),
             LossReason::Released => f.write_str("is no longer held: it was released"),
             LossReason::OnPurpose => f.write_str("is lost: a test took it away"),
+            LossReason::Unconverted => f.write_str(
+                "is lost: it was to be upgraded or downgraded, and the server did not say whether it was",
+            ),
             LossReason::TooLittleLeft { left, wanted } => {
                 write!(
                     f,

@@ -8,12 +8,12 @@ use std::time::Duration;
 use crate::crossbeam_channel::Receiver;
 use crate::error::{Error, ErrorKind, LossReason, Lost, Result};
 use crate::fencing::FencingToken;
-use crate::hold::replies::{misshapen, read_renew};
+use crate::hold::replies::{read_renew, read_verify};
 use crate::hold::{Hold, local_deadline};
-use crate::options::{HoldOptions, in_limits, invalid, millis};
+use crate::options::{HoldOptions, in_limits, invalid};
 use crate::redis_io::connection::Budget;
 use crate::redis_io::failure::{Failure, Reached};
-use crate::redis_io::script::{INSPECT, RENEW, Reply, Request};
+use crate::redis_io::script::Request;
 
 /// The lease of one hold: whether it still stands, for how long, and its fencing token.
 ///
@@ -122,20 +122,14 @@ impl Lease {
         self.check()?;
         let hold = &*self.0;
         let core = hold.core.upgrade().ok_or_else(client_gone)?;
-        let request = Request::new(&INSPECT, &[&hold.keys.word, &hold.keys.state]);
+        let script = hold.family.verify;
+        let request = Request::of_words(script, &hold.keys).arg(&*hold.token);
         let limits = core.node.limits;
         let budget = Budget::new(limits.connect + limits.io);
         let named = |e: Failure| e.error.for_lock(&hold.keys.name);
         let answer = core.node.call(&request, limits, budget).map_err(named)?;
-        let holder = Reply::new(answer.value).and_then(|mut reply| {
-            let holder = reply.maybe_text()?;
-            // Not needed; but a reply without it is not that script's, and says nothing about the word.
-            reply.int()?;
-            Some(holder)
-        });
         let address = &core.node.target.address;
-        let holder = holder.ok_or_else(|| named(misshapen(address, &INSPECT)))?;
-        if holder.as_deref() != Some(&*hold.token) {
+        if !read_verify(answer.value, script, address).map_err(named)? {
             if hold.end(LossReason::TakenAway) {
                 let what = "the server says that it is not ours any more";
                 return Err(Error::new(ErrorKind::NotHeld, what).for_lock(&hold.keys.name));
@@ -181,9 +175,7 @@ impl Lease {
         let before = hold.deadline();
         let now = hold.clock.now();
         hold.set_end(before.min(local_deadline(now, lease)));
-        let request = Request::new(&RENEW, &[&hold.keys.word])
-            .arg(&*hold.token)
-            .number(millis(lease));
+        let request = hold.renewal(lease);
         let mut limits = core.node.limits;
         limits.io = HoldOptions::new(lease).command_timeout(limits.io);
         let budget = Budget::new(limits.connect + limits.io);
@@ -203,7 +195,8 @@ impl Lease {
             *doubtful = Some(shortest(*doubtful));
         }
         let address = &core.node.target.address;
-        let renewed = read_renew(answer.value, address).map_err(|f| named(f.error))?;
+        let renewed =
+            read_renew(answer.value, hold.family.renew, address).map_err(|f| named(f.error))?;
         if renewed.is_none() {
             hold.end(LossReason::TakenAway);
         }

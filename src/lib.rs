@@ -40,14 +40,20 @@
 mod client;
 mod clock;
 mod error;
+mod fair_mutex;
 mod fencing;
+mod handle;
 mod hold;
 mod lease;
+mod multi_mutex;
 mod mutex;
 mod name;
 mod observe;
 mod options;
 mod redis_io;
+mod reentrant_mutex;
+mod rw_lock;
+mod semaphore;
 #[cfg(feature = "testing")]
 #[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
 pub mod testing;
@@ -57,12 +63,17 @@ pub mod guide;
 
 pub use client::{Client, ClientBuilder};
 pub use error::{BusyAsNone, Error, ErrorKind, Lost, NodeError, Result};
+pub use fair_mutex::{FairMutex, FairMutexGuard};
 pub use fencing::FencingToken;
 pub use lease::{Lease, Predecessor};
+pub use multi_mutex::{MultiMutex, MultiMutexGuard};
 pub use mutex::{Mutex, MutexGuard, OwnedMutexGuard};
 pub use observe::inspect::LockInfo;
 pub use observe::metrics::{Metrics, Quantiles};
 pub use redis_io::connection::{ManagedConnection, Manager};
+pub use reentrant_mutex::{ReentrantMutex, ReentrantMutexGuard};
+pub use rw_lock::{Rejected, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
+pub use semaphore::{Semaphore, SemaphorePermit};
 pub use wait::{Canceller, Wait};
 
 pub use crossbeam_channel;

@@ -14,13 +14,15 @@ use crate::hold::patience::{Patience, cancelled, jittered, until_poll};
 use crate::hold::release::HoldGuard;
 use crate::hold::renewer::Renewer;
 use crate::hold::replies::{Said, read_acquire};
+use crate::hold::way::{Way, heartbeat};
 use crate::hold::{Grant, Hold, first_lease, local_deadline};
 use crate::name::Keys;
 use crate::options::{HoldOptions, KEEP_MARKED, millis};
 use crate::redis_io::connection::{Budget, Limits};
 use crate::redis_io::failure::{Failure, Reached};
-use crate::redis_io::inbox::Mailbox;
-use crate::redis_io::script::{ACQUIRE, Request};
+use crate::redis_io::inbox::{Mailbox, Ticket};
+use crate::redis_io::script::Request;
+use crate::redis_io::scripts::Family;
 use crate::wait::{Wait, Woken};
 
 /// Pace of trying again while the server can't be used.
@@ -39,7 +41,16 @@ pub(crate) struct Wanted {
     pub(crate) keys: Keys,
     /// What the state calls it: `mutex`.
     pub(crate) kind: &'static str,
+    pub(crate) family: &'static Family,
+    pub(crate) way: Way,
     pub(crate) options: HoldOptions,
+}
+
+/// An acquire that failed.
+pub(crate) struct Failed {
+    pub(crate) error: Error,
+    /// Whether the server may have granted it, or may yet, for all that is known here.
+    pub(crate) unsure: bool,
 }
 
 /// Acquires `wanted`, waiting as `wait` says.
@@ -49,13 +60,38 @@ pub(crate) struct Wanted {
 /// All kinds but `Lost`, `NotHeld`. Whatever the error, no key stays that this call set, and nothing renews; if the server
 /// can't be told now, it is told in the background.
 pub(crate) fn acquire(core: &Arc<Core>, wanted: &Wanted, wait: &Wait) -> Result<HoldGuard> {
+    acquire_or_say(core, wanted, wait).map_err(|failed| failed.error)
+}
+
+/// The same, for one who must know how it failed.
+pub(crate) fn acquire_or_say(
+    core: &Arc<Core>,
+    wanted: &Wanted,
+    wait: &Wait,
+) -> Result<HoldGuard, Failed> {
     let name = &wanted.keys.name;
-    core.check_process()?;
-    wanted.options.check().map_err(|e| e.for_lock(name))?;
+    let checked = core
+        .check_process()
+        .and_then(|()| wanted.options.check())
+        .and_then(|()| wanted.way.check());
     let began = Instant::now();
     let patience = Patience::new(core, wait, began);
-    let result = try_acquire(core, wanted, &patience, began);
-    result.map_err(|e| e.for_lock(name))
+    let result = checked
+        .map_err(Failed::surely)
+        .and_then(|()| try_acquire(core, wanted, &patience, began));
+    result.map_err(|failed| Failed {
+        error: failed.error.for_lock(name),
+        ..failed
+    })
+}
+
+impl Failed {
+    fn surely(error: Error) -> Failed {
+        Failed {
+            error,
+            unsure: false,
+        }
+    }
 }
 
 fn try_acquire(
@@ -63,27 +99,35 @@ fn try_acquire(
     wanted: &Wanted,
     patience: &Patience,
     began: Instant,
-) -> Result<HoldGuard> {
+) -> Result<HoldGuard, Failed> {
     if patience.cancellers.is_cancelled() {
-        return Err(cancelled());
+        return Err(Failed::surely(cancelled()));
     }
-    let resource = Resource {
-        server: core.gates.server.clone(),
-        word: wanted.keys.word.clone(),
+    let resources = wanted.resources(core);
+    if wanted.way.is_tracked()
+        && wanted.way.replaces().is_none()
+        && deadlock::is_mine(&resources, wanted.way.shares())
+    {
+        return Err(Failed::surely(patience.circle(Circle::Itself)));
+    }
+    let (pass, contended) = match wanted.way {
+        Way::Gate => {
+            let entered = enter(core, wanted, patience, &resources[0]);
+            let (pass, contended) = entered.map_err(Failed::surely)?;
+            (Some(pass), contended)
+        }
+        Way::Try | Way::Queue(_) => (None, false),
     };
-    if deadlock::is_mine(&resource) {
-        return Err(patience.circle(Circle::Itself));
-    }
-    let (pass, contended) = enter(core, wanted, patience, &resource)?;
     let mut attempt = Attempt {
         core,
         wanted,
         patience,
-        resource: &resource,
-        pass: &pass,
+        pass: pass.as_ref(),
+        since: None,
         token: fresh_token(),
         ticket: core.inbox.ticket(),
         unsure: false,
+        was_unsure: false,
         registered: false,
         mailbox: None,
         waiting: None,
@@ -97,29 +141,63 @@ fn try_acquire(
     let outcome = attempt.run();
     let contended = attempt.contended;
     match outcome {
-        Ok(grant) => {
+        Ok(granted) => {
             drop(attempt);
-            let waited = began.elapsed();
-            core.metrics.acquired(waited, contended);
-            let hold = Arc::new(Hold::new(
-                core,
-                wanted.keys.clone(),
-                wanted.options.clone(),
-                grant.grant,
-            ));
-            let tracked = deadlock::track(resource, &hold);
-            hold.occupy(tracked, pass);
-            grant.renewer.attach(&hold);
-            // The guard first: the user's logger may panic.
-            let guard = HoldGuard::new(hold.clone(), core.clone(), grant.renewer);
-            let (name, token) = (&*hold.keys.name, hold.fencing.get());
-            log::debug!(target: "leasehold", name = name, token = token, waited:? = waited; "acquired");
-            Ok(guard)
+            Ok(begin(core, wanted, granted, pass, began, contended))
         }
-        Err(e) => {
+        Err(error) => {
             attempt.undo();
-            Err(e)
+            let unsure = attempt.was_unsure;
+            Err(Failed { error, unsure })
         }
+    }
+}
+
+/// Makes a hold of a grant, and puts it into the hands of its renewer.
+pub(crate) fn begin(
+    core: &Arc<Core>,
+    wanted: &Wanted,
+    granted: Granted,
+    pass: Option<Pass>,
+    began: Instant,
+    contended: bool,
+) -> HoldGuard {
+    let waited = began.elapsed();
+    core.metrics.acquired(waited, contended);
+    let hold = Arc::new(Hold::new(
+        core,
+        wanted.keys.clone(),
+        wanted.family,
+        wanted.options.clone(),
+        granted.grant,
+    ));
+    let tracked = wanted.way.is_tracked().then(|| {
+        let resources = wanted.resources(core);
+        deadlock::track(resources, wanted.way.shares(), &hold)
+    });
+    hold.occupy(tracked, pass);
+    granted.renewer.attach(&hold);
+    // The guard first: the user's logger may panic.
+    let guard = HoldGuard::new(hold.clone(), core.clone(), granted.renewer);
+    let (name, token) = (&*hold.keys.name, hold.fencing.get());
+    log::debug!(target: "leasehold", name = name, token = token, waited:? = waited; "acquired");
+    guard
+}
+
+impl Wanted {
+    /// What this process's table of holds and waits calls it.
+    fn resources(&self, core: &Core) -> Vec<Resource> {
+        let mut resources = Vec::with_capacity(self.keys.words());
+        self.keys
+            .each_word(|word| resources.push(resource(core, word.clone())));
+        resources
+    }
+}
+
+fn resource(core: &Core, word: Arc<str>) -> Resource {
+    Resource {
+        server: core.gates.server.clone(),
+        word,
     }
 }
 
@@ -140,7 +218,7 @@ fn enter(
             "another thread of this process holds it, or waits for it",
         ));
     }
-    let _waiting = deadlock::wait_for(resource).map_err(|c| patience.circle(c))?;
+    let _waiting = deadlock::wait_for(resource, None).map_err(|c| patience.circle(c))?;
     let entered = core
         .gates
         .enter(word, patience.deadline, &patience.cancellers);
@@ -155,14 +233,14 @@ fn enter(
         })
 }
 
-fn fresh_token() -> Arc<str> {
+pub(crate) fn fresh_token() -> Arc<str> {
     uuid::Uuid::new_v4().simple().to_string().into()
 }
 
 /// A grant that can be held: in time, and with a thread to watch it.
-struct Granted {
-    grant: Grant,
-    renewer: Renewer,
+pub(crate) struct Granted {
+    pub(crate) grant: Grant,
+    pub(crate) renewer: Renewer,
 }
 
 /// One thread asking the server for one word, again and again if need be.
@@ -170,13 +248,17 @@ struct Attempt<'a> {
     core: &'a Arc<Core>,
     wanted: &'a Wanted,
     patience: &'a Patience,
-    resource: &'a Resource,
-    pass: &'a Pass,
+    /// Where those meet who share one attempt.
+    pass: Option<&'a Pass>,
+    /// Since when the server can't be used, where nobody shares the attempt.
+    since: Option<Instant>,
     token: Arc<str>,
     /// What this attempt is called on the word's list of waiters.
-    ticket: String,
+    ticket: Ticket,
     /// An acquire with this token was sent whose outcome nobody knows.
     unsure: bool,
+    /// That was so at some time, also if it has been undone since.
+    was_unsure: bool,
     /// Our ticket stands on the word's list of waiters.
     registered: bool,
     mailbox: Option<Mailbox>,
@@ -200,7 +282,7 @@ impl Attempt<'_> {
             let next_look = match self.ask(with_ticket) {
                 Ok(Said::Granted(grant)) => match self.take(grant)? {
                     Some(granted) => {
-                        self.pass.no_trouble();
+                        self.no_trouble();
                         return Ok(granted);
                     }
                     None => {
@@ -223,12 +305,11 @@ impl Attempt<'_> {
                     }
                     continue;
                 }
-                Ok(Said::Held { left, by }) => {
-                    self.trouble = None;
-                    self.pass.no_trouble();
+                Ok(Said::Held { left, by, word }) => {
+                    self.no_trouble();
                     self.retry = FIRST_RETRY;
                     self.registered |= with_ticket;
-                    self.refuse_circle(&by)?;
+                    self.refuse_circle(&by, word.as_deref())?;
                     let renewed = self.holder.replace(by.clone()) == Some(by);
                     if self.patience.is_try {
                         let what = format!("somebody else holds it{}", for_how_long(left));
@@ -239,15 +320,26 @@ impl Attempt<'_> {
                         // can't reach us yet, the first one comes when they can.
                         continue;
                     }
-                    until_poll(left, renewed)
+                    let poll = until_poll(left, renewed);
+                    match self.wanted.way {
+                        Way::Queue(_) => poll.min(heartbeat(&self.wanted.options)),
+                        Way::Gate | Way::Try => poll,
+                    }
                 }
                 Err(failure) => {
                     let transient = failure.is_transient();
                     let error = failure.error;
+                    if self.patience.is_try && error.kind() == ErrorKind::Deadlock {
+                        let what = "another reader waits to upgrade";
+                        return Err(Error::new(ErrorKind::WouldBlock, what));
+                    }
                     if !transient || self.patience.is_try {
                         return Err(error);
                     }
-                    let since = self.pass.note_trouble(&error);
+                    let since = match self.pass {
+                        Some(pass) => pass.note_trouble(&error),
+                        None => *self.since.get_or_insert_with(Instant::now),
+                    };
                     if since.elapsed() >= self.wanted.options.outage_bound() {
                         return Err(error);
                     }
@@ -258,6 +350,14 @@ impl Attempt<'_> {
                 }
             };
             self.sleep(next_look)?;
+        }
+    }
+
+    fn no_trouble(&mut self) {
+        self.trouble = None;
+        self.since = None;
+        if let Some(pass) = self.pass {
+            pass.no_trouble();
         }
     }
 
@@ -285,17 +385,20 @@ impl Attempt<'_> {
     fn ask(&mut self, with_ticket: bool) -> Result<Said, Failure> {
         let (core, wanted) = (self.core, self.wanted);
         let lease = first_lease(&wanted.options);
-        let request = Request::new(&ACQUIRE, &[&wanted.keys.word, &wanted.keys.state])
+        let request = Request::new(wanted.family.acquire, &wanted.keys)
             .arg(&*self.token)
             .number(millis(lease))
             .arg(format!("{}\n{}", core.holder_label(), wanted.kind))
             .arg(format!("{:016}", core.floor()))
             .number(millis(lease.saturating_add(KEEP_MARKED)));
-        let request = if with_ticket {
-            request.arg(&*self.ticket)
-        } else {
-            request
-        };
+        let ticket = with_ticket.then_some(&*self.ticket.text);
+        let request = wanted.way.complete(
+            request,
+            ticket,
+            &self.token,
+            &wanted.options,
+            self.registered,
+        );
         let limits = Limits {
             io: wanted.options.command_timeout(core.node.limits.io),
             ..core.node.limits
@@ -306,7 +409,8 @@ impl Attempt<'_> {
                 self.answering = true;
                 let address = &core.node.target.address;
                 let repeated = answer.repeated;
-                let said = read_acquire(answer, &self.token, &wanted.keys, address);
+                let script = wanted.family.acquire;
+                let said = read_acquire(answer, script, &self.token, &wanted.keys, address);
                 // What the script did is not known if its reply is not understood.
                 self.unsure |=
                     repeated || said.as_ref().is_err_and(|f| f.reached == Reached::Maybe);
@@ -347,17 +451,20 @@ impl Attempt<'_> {
         Ok(Some(Granted { grant, renewer }))
     }
 
-    /// Whoever holds it may be this thread itself, or one that waits for it, through a client that calls the server by
-    /// another name.
-    fn refuse_circle(&mut self, holder: &str) -> Result<()> {
-        if self.patience.is_try {
+    /// Whoever holds it may be this thread itself, or one that waits for it; perhaps through a client that calls the server by
+    /// another name, whose holds are known by their tokens.
+    fn refuse_circle(&mut self, holder: &str, word: Option<&str>) -> Result<()> {
+        if self.patience.is_try || !self.wanted.way.is_tracked() {
             return Ok(());
         }
         if deadlock::is_my_token(holder) {
             return Err(self.patience.circle(Circle::Itself));
         }
-        if self.waiting.is_none() {
-            let waiting = deadlock::wait_for(self.resource);
+        let word = word.unwrap_or(&self.wanted.keys.word);
+        if self.waiting.as_ref().is_none_or(|w| !w.is_for(word)) {
+            self.waiting = None;
+            let resource = resource(self.core, word.into());
+            let waiting = deadlock::wait_for(&resource, self.wanted.way.replaces());
             self.waiting = Some(waiting.map_err(|c| self.patience.circle(c))?);
         }
         if let Some(waiting) = &self.waiting {
@@ -373,25 +480,37 @@ impl Attempt<'_> {
     fn open_mailbox(&mut self) -> bool {
         let core = self.core;
         if self.mailbox.is_none() {
-            self.mailbox = Some(core.inbox.mailbox(&self.wanted.keys.word));
+            self.mailbox = Some(core.inbox.mailbox(&self.ticket));
         }
         core.inbox.open()
     }
 
     /// Undoes what this attempt may have left on the server: at once if it answers, else in the background.
     fn undo(&mut self) {
+        self.was_unsure |= self.unsure;
         if !self.unsure && !self.registered {
             return;
         }
         let (core, keys) = (self.core, &self.wanted.keys);
-        let token = if self.unsure { &*self.token } else { "" };
-        let ticket = if self.registered { &*self.ticket } else { "" };
-        let request = leave(keys, token, ticket);
+        let queued = self.registered && matches!(self.wanted.way, Way::Queue(_));
+        let token = if self.unsure || queued {
+            &*self.token
+        } else {
+            ""
+        };
+        let ticket = if self.registered {
+            &*self.ticket.text
+        } else {
+            ""
+        };
+        let request = leave(self.wanted.family, keys, token, ticket, self.unsure);
         self.unsure = false;
         self.registered = false;
-        // No longer waiting here: a wake that comes now is passed on by the script, or as a stray one.
+        // No longer waiting here: a wake that comes now is passed on by the script, or as a stray one. Another ticket for
+        // whatever comes after: this one may be taken off the list late.
         self.mailbox = None;
         self.waiting = None;
+        self.ticket = core.inbox.ticket();
         if self.answering {
             // Whoever cancels a wait, or whose time is up, wants to go on.
             let most = if self.patience.is_bounded() {

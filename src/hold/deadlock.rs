@@ -20,7 +20,8 @@ pub(crate) struct Resource {
 
 #[derive(Default)]
 struct Table {
-    holders: HashMap<Resource, Holder>,
+    /// Several where they share it: readers.
+    holders: HashMap<Resource, Vec<Holder>>,
     waits: HashMap<ThreadId, Resource>,
     /// A word as a waiter calls it, and as its holder in this process does: clients may name one server in several ways.
     /// Threads that wait behind that waiter know only the first.
@@ -31,6 +32,7 @@ struct Holder {
     thread: ThreadId,
     hold: Weak<Hold>,
     token: Arc<str>,
+    is_shared: bool,
 }
 
 static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
@@ -44,10 +46,10 @@ pub(crate) enum Circle {
     Others,
 }
 
-/// An entry of a hold; dropped, the entry goes.
+/// The entries of a hold; dropped, they go.
 #[derive(Debug)]
 pub(crate) struct Tracked {
-    resource: Resource,
+    resources: Vec<Resource>,
     token: Arc<str>,
 }
 
@@ -58,39 +60,57 @@ pub(crate) struct Waiting {
     resource: Resource,
 }
 
-/// Notes that this thread holds `resource`.
-pub(crate) fn track(resource: Resource, hold: &Arc<Hold>) -> Tracked {
+/// Notes that this thread holds all of `resources`; others may hold them, too, if it `is_shared`.
+pub(crate) fn track(resources: Vec<Resource>, is_shared: bool, hold: &Arc<Hold>) -> Tracked {
     let token = hold.token.clone();
-    let holder = Holder {
-        thread: std::thread::current().id(),
-        hold: Arc::downgrade(hold),
-        token: token.clone(),
-    };
-    TABLE.lock().holders.insert(resource.clone(), holder);
-    Tracked { resource, token }
+    let thread = std::thread::current().id();
+    let mut table = TABLE.lock();
+    for resource in &resources {
+        let holder = Holder {
+            thread,
+            hold: Arc::downgrade(hold),
+            token: token.clone(),
+            is_shared,
+        };
+        let holders = table.holders.entry(resource.clone()).or_default();
+        holders.push(holder);
+    }
+    Tracked { resources, token }
 }
 
-/// Whether this thread holds `resource`.
-pub(crate) fn is_mine(resource: &Resource) -> bool {
+/// Whether this thread holds one of `resources` in a way that keeps it out: two that share do not.
+pub(crate) fn is_mine(resources: &[Resource], shares: bool) -> bool {
     let table = TABLE.lock();
-    !table.holders.is_empty() && table.holder(resource) == Some(std::thread::current().id())
+    if table.holders.is_empty() {
+        return false;
+    }
+    let me = std::thread::current().id();
+    let keeps_out = |h: &&Holder| h.thread == me && !(shares && h.is_shared);
+    resources
+        .iter()
+        .any(|r| table.holders(r).any(|h| keeps_out(&h)))
 }
 
-/// Notes that this thread waits for `resource`.
+/// Notes that this thread waits for `resource`, or for all others to leave it where its own hold has the token `own`.
 ///
 /// # Errors
 ///
 /// If it would, through what other threads of this process hold and wait for, wait for itself.
-pub(crate) fn wait_for(resource: &Resource) -> Result<Waiting, Circle> {
+pub(crate) fn wait_for(resource: &Resource, own: Option<&str>) -> Result<Waiting, Circle> {
     let thread = std::thread::current().id();
     let mut table = TABLE.lock();
-    table.check(thread, resource)?;
+    table.check(thread, resource, own)?;
     table.waits.insert(thread, resource.clone());
     let resource = resource.clone();
     Ok(Waiting { thread, resource })
 }
 
 impl Waiting {
+    /// Whether it is for this word, as the waiter calls it.
+    pub(crate) fn is_for(&self, word: &str) -> bool {
+        &*self.resource.word == word
+    }
+
     /// The server named the holder's token: if that is a hold of this process under another name of the same server, it is
     /// what this thread really waits for.
     pub(crate) fn is_for_token(&self, token: &str) -> Result<(), Circle> {
@@ -98,7 +118,7 @@ impl Waiting {
         let Some(resource) = table.by_token(token).cloned() else {
             return Ok(());
         };
-        table.check(self.thread, &resource)?;
+        table.check(self.thread, &resource, None)?;
         if resource != self.resource {
             let alias = self.resource.clone();
             table.aliases.insert(alias, resource.clone());
@@ -111,8 +131,9 @@ impl Waiting {
 /// Whether the hold with this token is this thread's.
 pub(crate) fn is_my_token(token: &str) -> bool {
     let table = TABLE.lock();
+    let me = std::thread::current().id();
     let resource = table.by_token(token);
-    resource.is_some_and(|r| table.holder(r) == Some(std::thread::current().id()))
+    resource.is_some_and(|r| table.holders(r).any(|h| h.thread == me))
 }
 
 impl Drop for Waiting {
@@ -126,13 +147,14 @@ impl Drop for Waiting {
 impl Drop for Tracked {
     fn drop(&mut self) {
         let mut table = TABLE.lock();
-        // A lost hold may have a successor under the same name.
-        if table
-            .holders
-            .get(&self.resource)
-            .is_some_and(|h| h.token == self.token)
-        {
-            table.holders.remove(&self.resource);
+        for resource in &self.resources {
+            // A lost hold may have a successor under the same name.
+            if let Some(holders) = table.holders.get_mut(resource) {
+                holders.retain(|h| h.token != self.token);
+                if holders.is_empty() {
+                    table.holders.remove(resource);
+                }
+            }
         }
     }
 }
@@ -141,30 +163,45 @@ impl Table {
     /// A client that calls the server by another name sees our holds by their tokens. Looked for one by one: only a waiter
     /// asks.
     fn by_token(&self, token: &str) -> Option<&Resource> {
-        let found = self.holders.iter().find(|(_, h)| &*h.token == token);
+        let has_it = |holders: &[Holder]| holders.iter().any(|h| &*h.token == token);
+        let found = self.holders.iter().find(|(_, holders)| has_it(holders));
         found.map(|(resource, _)| resource)
     }
 
-    /// The thread that holds it now. A hold past its deadline counts no more, whether or not anybody has noticed.
-    fn holder(&self, resource: &Resource) -> Option<ThreadId> {
-        let direct = self.holders.get(resource);
-        let holder = direct.or_else(|| self.holders.get(self.aliases.get(resource)?))?;
-        let held = holder.hold.upgrade()?.held_until_now();
-        held.then_some(holder.thread)
+    /// Who holds it now. A hold past its deadline counts no more, whether or not anybody has noticed.
+    fn holders(&self, resource: &Resource) -> impl Iterator<Item = &Holder> {
+        let by_alias = || self.holders.get(self.aliases.get(resource)?);
+        let holders = self.holders.get(resource).or_else(by_alias);
+        let is_held = |h: &&Holder| h.hold.upgrade().is_some_and(|hold| hold.held_until_now());
+        holders.into_iter().flatten().filter(is_held)
     }
 
-    fn check(&self, me: ThreadId, resource: &Resource) -> Result<(), Circle> {
-        let mut wanted = resource;
-        // Each step goes to another waiting thread, so there can't be more steps than waits.
-        for step in 0..=self.waits.len() {
-            match self.holder(wanted) {
-                None => return Ok(()),
-                Some(holder) if holder == me && step == 0 => return Err(Circle::Itself),
-                Some(holder) if holder == me => return Err(Circle::Others),
-                Some(holder) => match self.waits.get(&holder) {
-                    None => return Ok(()),
-                    Some(next) => wanted = next,
-                },
+    /// Follows who waits for whom, from `resource` on: a waiter waits for all holders, also as a reader, because then it stands
+    /// behind a writer who waits for them.
+    fn check(&self, me: ThreadId, resource: &Resource, own: Option<&str>) -> Result<(), Circle> {
+        let is_own = |h: &&Holder| own == Some(&*h.token);
+        if self
+            .holders(resource)
+            .any(|h| h.thread == me && !is_own(&h))
+        {
+            return Err(Circle::Itself);
+        }
+        let others = |resource| self.holders(resource).map(|h| h.thread);
+        let mut seen = vec![me];
+        let mut todo: Vec<ThreadId> = others(resource).filter(|t| *t != me).collect();
+        while let Some(thread) = todo.pop() {
+            if seen.contains(&thread) {
+                continue;
+            }
+            seen.push(thread);
+            let Some(wanted) = self.waits.get(&thread) else {
+                continue;
+            };
+            for holder in others(wanted) {
+                if holder == me {
+                    return Err(Circle::Others);
+                }
+                todo.push(holder);
             }
         }
         Ok(())
@@ -176,7 +213,8 @@ impl Table {
 pub(crate) fn entries(server: &str) -> usize {
     let table = TABLE.lock();
     let of_server = |r: &&Resource| &*r.server == server;
-    table.holders.keys().filter(of_server).count()
+    let held = table.holders.iter().filter(|(r, _)| *r.server == *server);
+    held.map(|(_, holders)| holders.len()).sum::<usize>()
         + table.waits.values().filter(of_server).count()
         + table.aliases.keys().filter(of_server).count()
 }

@@ -2,15 +2,18 @@
 //! in (acquire) and out (release).
 
 pub(crate) mod acquire;
+pub(crate) mod convert;
 pub(crate) mod core;
 pub(crate) mod deadlock;
 pub(crate) mod gate;
 mod leave;
+pub(crate) mod nested;
 mod patience;
 pub(crate) mod release;
 pub(crate) mod renewer;
 mod renewers;
 pub(crate) mod replies;
+pub(crate) mod way;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -30,11 +33,15 @@ use crate::hold::gate::Pass;
 use crate::lease::Predecessor;
 use crate::name::Keys;
 use crate::observe::metrics::Meters;
-use crate::options::HoldOptions;
+use crate::options::{HoldOptions, millis};
+use crate::redis_io::script::Request;
+use crate::redis_io::scripts::Family;
 
 /// One hold of one lock: from the grant to the release or the loss.
 pub(crate) struct Hold {
     pub(crate) keys: Keys,
+    /// The scripts that renew and release it.
+    pub(crate) family: &'static Family,
     /// The word's value: a fresh uuid for every grant.
     pub(crate) token: Arc<str>,
     pub(crate) fencing: FencingToken,
@@ -58,6 +65,8 @@ pub(crate) struct Hold {
     /// Dropped at the end, so that every clone of `over` is disconnected at once.
     alive: Mutex<Option<Sender<Infallible>>>,
     pub(crate) over: Receiver<Infallible>,
+    /// It is being replaced by another hold: that the server does not know it any more is no loss then.
+    converting: AtomicBool,
     /// Its place in this process; given up at the end, whoever finds that it has come.
     local: Mutex<Local>,
     /// Wakes the renewer when something is due sooner than it thinks.
@@ -96,7 +105,13 @@ impl fmt::Debug for Hold {
 }
 
 impl Hold {
-    pub(crate) fn new(core: &Arc<Core>, keys: Keys, options: HoldOptions, grant: Grant) -> Hold {
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        keys: Keys,
+        family: &'static Family,
+        options: HoldOptions,
+        grant: Grant,
+    ) -> Hold {
         let lease = first_lease(&options);
         let drift = HoldOptions::drift(lease);
         let max_end = options
@@ -112,6 +127,7 @@ impl Hold {
         let (alive, over) = bounded(0);
         Hold {
             keys,
+            family,
             token: grant.token,
             fencing: grant.fencing,
             predecessor: grant.predecessor,
@@ -126,6 +142,7 @@ impl Hold {
             ended: AtomicU8::new(HELD),
             alive: Mutex::new(Some(alive)),
             over,
+            converting: AtomicBool::new(false),
             local: Mutex::default(),
             nudge: OnceLock::new(),
             clock: core.node.clock.clone(),
@@ -134,11 +151,23 @@ impl Hold {
         }
     }
 
-    pub(crate) fn occupy(&self, tracked: Tracked, pass: Pass) {
-        *self.local.lock() = Local {
-            tracked: Some(tracked),
-            pass: Some(pass),
-        };
+    pub(crate) fn occupy(&self, tracked: Option<Tracked>, pass: Option<Pass>) {
+        *self.local.lock() = Local { tracked, pass };
+    }
+
+    pub(crate) fn set_converting(&self, converting: bool) {
+        self.converting.store(converting, Ordering::Release);
+    }
+
+    pub(crate) fn is_converting(&self) -> bool {
+        self.converting.load(Ordering::Acquire)
+    }
+
+    /// A renewal of it by `lease`.
+    pub(crate) fn renewal(&self, lease: Duration) -> Request {
+        Request::of_words(self.family.renew, &self.keys)
+            .arg(&*self.token)
+            .number(millis(lease))
     }
 
     /// The guard may go to another thread: nobody can say any more which thread holds it.
@@ -314,6 +343,7 @@ fn code(why: LossReason) -> u8 {
         LossReason::Released => 5,
         LossReason::OnPurpose => 6,
         LossReason::TooLittleLeft { .. } | LossReason::Forked => 7,
+        LossReason::Unconverted => 8,
     }
 }
 
@@ -326,6 +356,7 @@ fn reason(code: u8) -> Option<LossReason> {
         4 => Some(LossReason::MaxHold),
         6 => Some(LossReason::OnPurpose),
         7 => Some(LossReason::Forked),
+        8 => Some(LossReason::Unconverted),
         _ => Some(LossReason::Released),
     }
 }

@@ -14,7 +14,7 @@ use crate::hold::replies::read_release;
 use crate::lease::Lease;
 use crate::options::{KEEP_CLEAN, KEEP_MARKED, millis};
 use crate::redis_io::connection::Budget;
-use crate::redis_io::script::{RELEASE, Request};
+use crate::redis_io::script::Request;
 
 /// What every guard is inside: a lease, and the duty to give it back.
 pub(crate) struct HoldGuard {
@@ -89,21 +89,15 @@ impl HoldGuard {
     }
 
     fn release(&mut self, mark: Mark) -> Result<()> {
-        let Some(renewer) = self.renewer.take() else {
+        if self.renewer.is_none() {
             return Ok(());
-        };
+        }
         if self.core.is_forked() {
-            self.leak_to_parent(renewer);
+            self.leak_to_parent();
             let hold = self.lease.hold();
             return Err(hold.lost(LossReason::Forked).into());
         }
-        let budget = Budget::new(self.core.node.limits.io);
-        // From here on no renewal of this hold is started, and none is under way.
-        if renewer.detach(budget.left()) {
-            self.core.renewers.give_back(renewer);
-        } else {
-            renewer.abandon();
-        }
+        let budget = self.retire();
         let hold = self.lease.hold();
         if let Some(why) = hold.end_reason() {
             return Err(give_up(&self.core, hold, why));
@@ -128,10 +122,46 @@ impl HoldGuard {
         result
     }
 
+    /// Ends a hold that the server has replaced by another already: nothing is sent.
+    pub(crate) fn dissolve(mut self) {
+        self.retire();
+        let hold = self.lease.hold();
+        if hold.end(LossReason::Released) {
+            hold.vacate();
+            hold.metrics
+                .released(hold.clock.now().since(hold.granted_at));
+        }
+    }
+
+    /// Ends a hold of which nobody knows whether the server has replaced it, and gives it back in the background.
+    pub(crate) fn doubt(&self) {
+        let hold = self.lease.hold();
+        if hold.end(LossReason::Unconverted) {
+            drop(give_up(&self.core, hold, LossReason::Unconverted));
+        }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Takes the hold out of its renewer's hands: from then on no renewal of it is started, and none is under way.
+    fn retire(&mut self) -> Budget {
+        let budget = Budget::new(self.core.node.limits.io);
+        if let Some(renewer) = self.renewer.take() {
+            if renewer.detach(budget.left()) {
+                self.core.renewers.give_back(renewer);
+            } else {
+                renewer.abandon();
+            }
+        }
+        budget
+    }
+
     /// In a forked child: all of this is a copy of the parent's, with threads that do not exist here. Nothing is sent,
     /// joined or closed.
-    fn leak_to_parent(&self, renewer: Renewer) {
-        std::mem::forget(renewer);
+    fn leak_to_parent(&mut self) {
+        std::mem::forget(self.renewer.take());
         std::mem::forget(self.core.clone());
         std::mem::forget(self.lease.clone());
     }
@@ -157,7 +187,11 @@ fn send(core: &Core, hold: &Hold, mark: Mark, held: Duration, budget: Budget) ->
     let left = budget.left().max(Duration::from_millis(50));
     let limits = core.node.limits.within(left);
     let failure = match core.node.call(&request, limits, Budget::new(left)) {
-        Ok(answer) => match read_release(&answer.value, &core.node.target.address) {
+        Ok(answer) => match read_release(
+            &answer.value,
+            hold.family.release,
+            &core.node.target.address,
+        ) {
             Ok(true) => return Ok(()),
             Ok(false) => {
                 hold.metrics.release_refused();
@@ -185,7 +219,7 @@ fn request(hold: &Hold, mark: Mark, held: Duration) -> Request {
         .options
         .at_least
         .map_or(Duration::ZERO, |at_least| at_least.saturating_sub(held));
-    let request = Request::new(&RELEASE, &[&hold.keys.word, &hold.keys.state])
+    let request = Request::new(hold.family.release, &hold.keys)
         .arg(&*hold.token)
         .arg(mark.letter())
         .number(millis(mark.keep()));

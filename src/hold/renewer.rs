@@ -13,11 +13,9 @@ use crate::error::{Error, ErrorKind, LossReason};
 use crate::hold::Hold;
 use crate::hold::replies::read_renew;
 use crate::observe::metrics::Meters;
-use crate::options::millis;
 use crate::redis_io::STACK;
 use crate::redis_io::connection::{Budget, Limits};
 use crate::redis_io::node::{Answer, Node};
-use crate::redis_io::script::{RENEW, Request};
 
 /// Longest that a thread without a hold sleeps before it looks for one by itself.
 const LONGEST_LINGER: Duration = Duration::from_secs(1);
@@ -206,7 +204,7 @@ impl Pace {
         metrics.renewal_due(now.since(hold.due()), left);
         let (lease, last) = hold.next_lease(now);
         let renewed = self.renew(hold, node, lease, left).and_then(|answer| {
-            let left = read_renew(answer.value, &node.target.address)?;
+            let left = read_renew(answer.value, hold.family.renew, &node.target.address)?;
             Ok((answer.sent_at, left))
         });
         match renewed {
@@ -219,6 +217,11 @@ impl Pace {
                 hold.renewed(sent_at, lease, last);
                 self.failures = 0;
                 metrics.renewed();
+                false
+            }
+            Ok((_, None)) if hold.is_converting() => {
+                // Whoever converts it knows what became of it. Till then the deadline counts.
+                hold.set_due(node.clock.now() + hold.options.ttl / 60);
                 false
             }
             Ok((_, None)) => {
@@ -246,9 +249,7 @@ impl Pace {
         lease: Duration,
         left: Duration,
     ) -> Result<Answer, Error> {
-        let request = Request::new(&RENEW, &[&hold.keys.word])
-            .arg(&*hold.token)
-            .number(millis(lease));
+        let request = hold.renewal(lease);
         // Several tries must fit into what is left, so each has less time than the one before.
         let io = hold
             .options

@@ -13,23 +13,29 @@ use crate::lease::Predecessor;
 use crate::name::Keys;
 use crate::redis_io::failure::Failure;
 use crate::redis_io::node::Answer;
-use crate::redis_io::script::{ACQUIRE, RELEASE, RENEW, Reply, Script};
+use crate::redis_io::script::{Reply, Script};
 
 /// What the server said to an acquire.
 pub(crate) enum Said {
     Granted(Grant),
-    Held { left: Option<Duration>, by: String },
+    Held {
+        left: Option<Duration>,
+        by: String,
+        /// Which word it is, where several are wanted.
+        word: Option<String>,
+    },
     DeadToken,
 }
 
-/// What an acquire with `token` was answered.
+/// What an acquire with `token` was answered by `script`.
 pub(crate) fn read_acquire(
     answer: Answer,
+    script: &Script,
     token: &Arc<str>,
     keys: &Keys,
     address: &str,
 ) -> Result<Said, Failure> {
-    let shape = || misshapen(address, &ACQUIRE);
+    let shape = || misshapen(address, script);
     if let Value::BulkString(grant) = &answer.value {
         return read_grant(grant, token, answer.sent_at)
             .map(Said::Granted)
@@ -37,15 +43,18 @@ pub(crate) fn read_acquire(
     }
     let mut reply = Reply::new(answer.value).ok_or_else(shape)?;
     match reply.int().ok_or_else(shape)? {
-        0 => Ok(Said::Held {
-            left: reply
-                .int()
-                .and_then(|ms| u64::try_from(ms).ok())
-                .map(Duration::from_millis),
-            by: reply.text().ok_or_else(shape)?,
-        }),
+        0 => {
+            let left = reply.int().and_then(|ms| u64::try_from(ms).ok());
+            let by = reply.text().ok_or_else(shape)?;
+            let _waiters = reply.int();
+            Ok(Said::Held {
+                left: left.map(Duration::from_millis),
+                by,
+                word: reply.text(),
+            })
+        }
         -1 => Ok(Said::DeadToken),
-        -3 | -2 => Err(refusal(keys, &mut reply, address)),
+        code @ -6..=-2 => Err(refusal(code, keys, &mut reply, script, address)),
         _ => Err(shape()),
     }
 }
@@ -66,8 +75,12 @@ fn read_grant(packed: &[u8], token: &Arc<str>, sent_at: BootTime) -> Option<Gran
 }
 
 /// What a renewal was answered: what was left by the server's clock, or that it is not ours.
-pub(crate) fn read_renew(value: Value, address: &str) -> Result<Option<Duration>, Failure> {
-    let shape = || misshapen(address, &RENEW);
+pub(crate) fn read_renew(
+    value: Value,
+    script: &Script,
+    address: &str,
+) -> Result<Option<Duration>, Failure> {
+    let shape = || misshapen(address, script);
     let mut reply = Reply::new(value).ok_or_else(shape)?;
     match reply.int() {
         Some(1) => {
@@ -80,11 +93,20 @@ pub(crate) fn read_renew(value: Value, address: &str) -> Result<Option<Duration>
 }
 
 /// What a release was answered: whether it was ours.
-pub(crate) fn read_release(value: &Value, address: &str) -> Result<bool, Failure> {
+pub(crate) fn read_release(value: &Value, script: &Script, address: &str) -> Result<bool, Failure> {
     match value {
         Value::Int(1) => Ok(true),
         Value::Int(0) => Ok(false),
-        _ => Err(misshapen(address, &RELEASE)),
+        _ => Err(misshapen(address, script)),
+    }
+}
+
+/// Whether it is ours, as a verification says.
+pub(crate) fn read_verify(value: Value, script: &Script, address: &str) -> Result<bool, Failure> {
+    match Reply::new(value).and_then(|mut reply| reply.int()) {
+        Some(1) => Ok(true),
+        Some(0) => Ok(false),
+        _ => Err(misshapen(address, script)),
     }
 }
 
@@ -93,28 +115,52 @@ pub(crate) fn misshapen(address: &str, script: &Script) -> Failure {
     Failure::misshapen(address, script.name)
 }
 
-/// The replies below zero that all scripts share.
-pub(crate) fn refusal(keys: &Keys, reply: &mut Reply, address: &str) -> Failure {
-    // The first number is read already; what is left tells which.
-    match reply.text() {
-        Some(which) if which == "word" || which == "state" => {
-            let key = if which == "word" {
-                &keys.word
-            } else {
-                &keys.state
+/// The replies below zero, which all scripts share.
+pub(crate) fn refusal(
+    code: i64,
+    keys: &Keys,
+    reply: &mut Reply,
+    script: &Script,
+    address: &str,
+) -> Failure {
+    let Some(detail) = reply.text().or((code < -4).then(String::new)) else {
+        return misshapen(address, script);
+    };
+    Failure::unsent(match code {
+        -2 => {
+            let key = match &*detail {
+                "word" => &keys.word,
+                "state" => keys.state(),
+                key => key,
             };
             let what = format!(
-                "the key {key:?} on {address} holds other data (not a string with a ttl), which was left untouched"
+                "the key {key:?} on {address} holds other data (not what a lock of this kind has there), which was left untouched"
             );
-            Failure::unsent(Error::new(ErrorKind::KeyConflict, what))
+            Error::new(ErrorKind::KeyConflict, what)
         }
-        Some(version) if version.len() == 1 => {
+        -3 if detail.len() == 1 => {
             let what = format!(
-                "its state on {address} has layout version {version}, which this leasehold does not know"
+                "its state on {address} has layout version {detail}, which this leasehold does not know"
             );
             let error = Error::new(ErrorKind::Unsupported, what);
-            Failure::unsent(error.advise("use one version of leasehold, the newest, everywhere"))
+            error.advise("use one version of leasehold, the newest, everywhere")
         }
-        _ => Failure::misshapen(address, "lock"),
-    }
+        -4 => {
+            let what = format!("the semaphore has {detail} permits on {address}");
+            let error = Error::new(ErrorKind::InvalidOptions, what);
+            error.advise(
+                "ask for no more, and make each handle with that number; set_permits changes it",
+            )
+        }
+        -5 => {
+            let what = "another reader waits to upgrade, for this one to go among others";
+            let error = Error::new(ErrorKind::Deadlock, what);
+            error.advise("drop this guard, so that the other can go on")
+        }
+        -6 => Error::new(
+            ErrorKind::Lost,
+            "the server does not know the read lease any more",
+        ),
+        _ => return misshapen(address, script),
+    })
 }

@@ -7,9 +7,13 @@ use crate::error::Result;
 use crate::fencing::FencingToken;
 use crate::hold::core::Core;
 use crate::hold::replies::{misshapen, refusal};
-use crate::name::Keys;
+use crate::name::{Keys, Locks};
+use crate::observe::table;
 use crate::redis_io::connection::Budget;
-use crate::redis_io::script::{FORCE_UNLOCK, INSPECT, Reply, Request};
+use crate::redis_io::script::{Reply, Request, Script};
+use crate::redis_io::scripts::{
+    FORCE_UNLOCK, FORCE_UNLOCK_TABLE, INSPECT, INSPECT_TABLE, SET_PERMITS,
+};
 
 /// Who holds a lock, for people and tools: a snapshot that may be old when it is read.
 #[derive(Clone, Debug)]
@@ -41,23 +45,47 @@ pub struct LockInfo {
 /// A waiter that was not heard for so long is not counted.
 const SILENT_MS: u64 = 5000;
 /// Places in a packed state: see layout.lua, which counts from 1.
-const LAST_TOKEN: std::ops::Range<usize> = 3..19;
+pub(super) const LAST_TOKEN: std::ops::Range<usize> = 3..19;
 const SINCE: std::ops::Range<usize> = 51..64;
 const HOLDER: std::ops::Range<usize> = 64..72;
-const TEXTS: usize = 264;
+pub(super) const TEXTS: usize = 264;
 
 /// Of the layout that this version writes, and of no other.
-fn is_readable(state: &str) -> bool {
+pub(super) fn is_readable(state: &str) -> bool {
     state.len() > TEXTS + 2 && state.starts_with('1') && state.is_char_boundary(TEXTS)
 }
 
-pub(crate) fn inspect(core: &Arc<Core>, keys: &Keys) -> Result<LockInfo> {
+/// `limit` is a semaphore's, as its handle knows it.
+pub(crate) fn inspect(core: &Arc<Core>, keys: &Keys, limit: Option<u32>) -> Result<LockInfo> {
     core.check_process()?;
-    let reply = call(core, keys, &INSPECT)?;
-    let address = &core.node.target.address;
-    let shape = || misshapen(address, &INSPECT).error;
-    let info = read(keys, reply).ok_or_else(shape);
-    info.map_err(|e| e.for_lock(&keys.name))
+    let info = match keys.each_lock() {
+        Locks::Table => {
+            let reply = call(core, keys, &INSPECT_TABLE)?;
+            table::read(keys, reply, limit)
+        }
+        Locks::One => read(keys, call(core, keys, &INSPECT)?),
+        Locks::Several(locks) => return inspect_all(core, keys, &locks),
+    };
+    let shape = || misshapen(&core.node.target.address, &INSPECT).error;
+    info.ok_or_else(shape).map_err(|e| e.for_lock(&keys.name))
+}
+
+/// Of several locks: held if one of them is, by whoever has the first of those.
+fn inspect_all(core: &Arc<Core>, keys: &Keys, locks: &[Keys]) -> Result<LockInfo> {
+    let mut all = locks
+        .iter()
+        .map(|keys| inspect(core, keys, None))
+        .collect::<Result<Vec<_>>>()?;
+    let waiters = all.iter().map(|info| info.waiters).max().unwrap_or(0);
+    let token = all.iter().filter_map(|info| info.token).max();
+    let first = all.iter().position(|info| info.held).unwrap_or(0);
+    let info = all.swap_remove(first);
+    Ok(LockInfo {
+        name: keys.name.to_string(),
+        waiters,
+        token,
+        ..info
+    })
 }
 
 /// # Errors
@@ -65,28 +93,56 @@ pub(crate) fn inspect(core: &Arc<Core>, keys: &Keys) -> Result<LockInfo> {
 /// `KeyConflict` for what is no lock; `Unavailable` and the like.
 pub(crate) fn force_unlock(core: &Arc<Core>, keys: &Keys) -> Result<bool> {
     core.check_process()?;
-    let mut reply = call(core, keys, &FORCE_UNLOCK)?;
+    match keys.each_lock() {
+        Locks::Table => order(core, keys, Request::new(&FORCE_UNLOCK_TABLE, keys)),
+        Locks::One => order(core, keys, Request::new(&FORCE_UNLOCK, keys)),
+        Locks::Several(locks) => {
+            let mut held = false;
+            for keys in &locks {
+                held |= force_unlock(core, keys)?;
+            }
+            Ok(held)
+        }
+    }
+}
+
+/// # Errors
+///
+/// As for `force_unlock`.
+pub(crate) fn set_permits(core: &Arc<Core>, keys: &Keys, permits: u32) -> Result<()> {
+    core.check_process()?;
+    let request = Request::new(&SET_PERMITS, keys).number(u64::from(permits));
+    order(core, keys, request).map(drop)
+}
+
+/// What is answered with 1 or 0, or refused.
+fn order(core: &Core, keys: &Keys, request: Request) -> Result<bool> {
+    let script = request.script;
+    let mut reply = send(core, keys, &request)?;
     let address = &core.node.target.address;
     let failure = match reply.int() {
         Some(n @ 0..=1) => return Ok(n == 1),
-        Some(_) => refusal(keys, &mut reply, address),
-        None => misshapen(address, &FORCE_UNLOCK),
+        Some(code) => refusal(code, keys, &mut reply, script, address),
+        None => misshapen(address, script),
     };
     Err(failure.error.for_lock(&keys.name))
 }
 
-fn call(
-    core: &Core,
-    keys: &Keys,
-    script: &'static crate::redis_io::script::Script,
-) -> Result<Reply> {
-    let request = Request::new(script, &[&keys.word, &keys.state]);
+fn call(core: &Core, keys: &Keys, script: &'static Script) -> Result<Reply> {
+    send(core, keys, &Request::new(script, keys))
+}
+
+fn send(core: &Core, keys: &Keys, request: &Request) -> Result<Reply> {
     let limits = core.node.limits;
     let budget = Budget::new(limits.connect + limits.io);
-    let answer = core.node.call(&request, limits, budget);
+    let answer = core.node.call(request, limits, budget);
     let answer = answer.map_err(|f| f.error.for_lock(&keys.name))?;
     let address = &core.node.target.address;
-    let shape = || misshapen(address, script).error.for_lock(&keys.name);
+    let shape = || {
+        misshapen(address, request.script)
+            .error
+            .for_lock(&keys.name)
+    };
     Reply::new(answer.value).ok_or_else(shape)
 }
 
@@ -128,9 +184,9 @@ fn read(keys: &Keys, mut reply: Reply) -> Option<LockInfo> {
     })
 }
 
-fn waiters(list: &str, now_ms: u64) -> u64 {
+pub(super) fn waiters(list: &str, now_ms: u64) -> u64 {
     let heard = |w: &&str| {
-        let last = w.rsplit(',').next().and_then(|ms| ms.parse::<u64>().ok());
+        let last = w.split(',').nth(2).and_then(|ms| ms.parse::<u64>().ok());
         last.is_some_and(|ms| ms.saturating_add(SILENT_MS) >= now_ms)
     };
     list.split(';').filter(heard).count() as u64

@@ -57,16 +57,23 @@ struct Table {
     /// When the server refused the channel to this user: asking again is no use for a while.
     denied: Option<Instant>,
     stop: bool,
-    next_ticket: u64,
-    waiting: HashMap<Arc<str>, Vec<(u64, Sender<()>)>>,
+    /// By the number of the wait, which is the end of its ticket.
+    waiting: HashMap<u32, Sender<()>>,
     last_waiter: Option<Instant>,
+}
+
+/// What one wait registers under: the inbox, and a number of its own, so that an earlier wait that leaves late takes nobody
+/// else off the list, and a wake reaches no one but him whom it is for.
+#[derive(Clone, Debug)]
+pub(crate) struct Ticket {
+    number: u32,
+    pub(crate) text: String,
 }
 
 /// Where one wait gets its wakes. Dropped: no longer waiting.
 pub(crate) struct Mailbox {
     shared: Arc<Shared>,
-    word: Arc<str>,
-    ticket: u64,
+    number: u32,
     pub(crate) wakes: Receiver<()>,
 }
 
@@ -96,35 +103,30 @@ impl Inbox {
         }
     }
 
-    /// What one wait registers under: the inbox, and a number of its own, so that an earlier wait that leaves late takes
-    /// nobody else off the list.
-    pub(crate) fn ticket(&self) -> String {
-        let n = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
-        format!("{}{n:08x}", self.shared.id)
+    /// A ticket for one more wait.
+    pub(crate) fn ticket(&self) -> Ticket {
+        let number = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
+        let text = format!("{}{number:08x}", self.shared.id);
+        Ticket { number, text }
     }
 
     pub(crate) fn is_up(&self) -> bool {
         self.shared.table.lock().up
     }
 
-    /// How many words somebody waits for.
+    /// How many waits there are.
     #[cfg(feature = "testing")]
     pub(crate) fn waiting(&self) -> usize {
         self.shared.table.lock().waiting.len()
     }
 
-    /// Takes a place for wakes of `word`, which also keeps the listener from going.
-    pub(crate) fn mailbox(&self, word: &Arc<str>) -> Mailbox {
+    /// Takes a place for the wakes of one wait, which also keeps the listener from going.
+    pub(crate) fn mailbox(&self, ticket: &Ticket) -> Mailbox {
         let (tx, wakes) = bounded(1);
-        let mut table = self.shared.table.lock();
-        table.next_ticket += 1;
-        let ticket = table.next_ticket;
-        let waiting = table.waiting.entry(word.clone()).or_default();
-        waiting.push((ticket, tx));
+        self.shared.table.lock().waiting.insert(ticket.number, tx);
         Mailbox {
             shared: self.shared.clone(),
-            word: word.clone(),
-            ticket,
+            number: ticket.number,
             wakes,
         }
     }
@@ -165,12 +167,7 @@ impl Drop for Inbox {
 impl Drop for Mailbox {
     fn drop(&mut self) {
         let mut table = self.shared.table.lock();
-        if let Some(waiting) = table.waiting.get_mut(&self.word) {
-            waiting.retain(|(ticket, _)| *ticket != self.ticket);
-            if waiting.is_empty() {
-                table.waiting.remove(&self.word);
-            }
-        }
+        table.waiting.remove(&self.number);
         table.last_waiter = Some(Instant::now());
     }
 }
@@ -193,14 +190,17 @@ impl Shared {
         format!("leasehold:inbox:{}", self.id)
     }
 
-    fn wake(&self, word: &str) {
+    /// A message: the number of the wait that it is for, and the word.
+    fn wake(&self, message: &str) {
+        let Some((number, word)) = message.split_at_checked(8) else {
+            return;
+        };
         let table = self.table.lock();
-        match table.waiting.get(word) {
-            Some(waiting) => {
-                for (_, tx) in waiting {
-                    // Full: it is awake already.
-                    let _ = tx.try_send(());
-                }
+        let waiting = u32::from_str_radix(number, 16).ok();
+        match waiting.and_then(|number| table.waiting.get(&number)) {
+            Some(tx) => {
+                // Full: it is awake already.
+                let _ = tx.try_send(());
             }
             None => {
                 drop(table);
@@ -212,7 +212,7 @@ impl Shared {
     /// Wakes may have been lost: everybody looks for himself.
     fn wake_all(&self) {
         let table = self.table.lock();
-        for (_, tx) in table.waiting.values().flatten() {
+        for tx in table.waiting.values() {
             let _ = tx.try_send(());
         }
     }
@@ -304,8 +304,8 @@ fn read(shared: &Shared, pubsub: &mut redis::PubSub<'_>) -> RedisResult<()> {
         match pubsub.get_message() {
             Ok(message) => {
                 heard = Instant::now();
-                if let Ok(word) = message.get_payload::<String>() {
-                    shared.wake(&word);
+                if let Ok(message) = message.get_payload::<String>() {
+                    shared.wake(&message);
                 }
             }
             // A signal, too, leaves the subscription as it was.

@@ -7,6 +7,7 @@ pub(crate) mod inbox;
 pub(crate) mod node;
 pub(crate) mod renewal_line;
 pub(crate) mod script;
+pub(crate) mod scripts;
 
 /// Stack of a thread of ours. Its own work needs little, but the package that reads replies goes a hundred levels deep
 /// where a server nests them so, which takes ten times as much without optimisation; and a user's logger runs on it. Only

@@ -1,8 +1,11 @@
-//! The scripts that run inside the server, and how one call of one of them is put on the wire.
+//! A script that runs inside the server, how a call of it is put on the wire, and how its reply is read.
 
-use std::sync::{Arc, LazyLock};
+use std::fmt;
+use std::sync::LazyLock;
 
 use redis::Value;
+
+use crate::name::Keys;
 
 /// A script: sent by its hash, and whole to a server that does not know it yet.
 pub(crate) struct Script {
@@ -11,17 +14,34 @@ pub(crate) struct Script {
     body: LazyLock<Body>,
 }
 
-struct Body {
+pub(crate) struct Body {
     source: String,
     sha: String,
 }
 
-/// Where a script wants the functions that scripts share. Inside a branch they cost nothing to calls that don't take it.
-const INCLUDE: &str = "--#include layout.lua";
-const LAYOUT: &str = include_str!("scripts/layout.lua");
+/// What scripts share. Inside a branch it costs nothing to calls that don't take it. Those that include others come first.
+const SHARED: [(&str, &str); 3] = [
+    (
+        "--#include acquire.lua",
+        include_str!("scripts/acquire.lua"),
+    ),
+    ("--#include table.lua", include_str!("scripts/table.lua")),
+    ("--#include layout.lua", include_str!("scripts/layout.lua")),
+];
+
+impl fmt::Debug for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
 
 impl Script {
-    const fn new(name: &'static str, body: fn() -> Body) -> Script {
+    #[cfg(test)]
+    pub(crate) fn source(&self) -> &str {
+        &self.body.source
+    }
+
+    pub(crate) const fn new(name: &'static str, body: fn() -> Body) -> Script {
         Script {
             name,
             body: LazyLock::new(body),
@@ -29,44 +49,12 @@ impl Script {
     }
 }
 
-fn body(source: &str) -> Body {
-    let source = source.replace(INCLUDE, LAYOUT);
+pub(crate) fn body(source: &str) -> Body {
+    let include = |source: String, (mark, shared): &(&str, &str)| source.replace(mark, shared);
+    let source = SHARED.iter().fold(source.to_owned(), include);
     let sha = redis::Script::new(&source).get_hash().to_owned();
     Body { source, sha }
 }
-
-macro_rules! script {
-    ($(#[$doc:meta])* $ident:ident, $name:literal) => {
-        $(#[$doc])*
-        pub(crate) static $ident: Script =
-            Script::new($name, || body(include_str!(concat!("scripts/", $name, ".lua"))));
-    };
-}
-
-script!(
-    /// Takes the word, or registers a waiter.
-    ACQUIRE, "acquire"
-);
-script!(
-    /// Re-arms the word's ttl if it is ours.
-    RENEW, "renew"
-);
-script!(
-    /// Gives the word back and wakes one waiter.
-    RELEASE, "release"
-);
-script!(
-    /// Ends a wait: takes the ticket out, and undoes a grant that was never delivered.
-    LEAVE, "leave"
-);
-script!(
-    /// Reads all there is to know of a lock.
-    INSPECT, "inspect"
-);
-script!(
-    /// Takes the word away from whoever holds it.
-    FORCE_UNLOCK, "force_unlock"
-);
 
 /// One call of one script, as it goes on the wire but for the command and the script itself.
 ///
@@ -80,16 +68,27 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    pub(crate) fn new(script: &'static Script, keys: &[&Arc<str>]) -> Request {
+    /// A call with all keys of a lock.
+    pub(crate) fn new(script: &'static Script, keys: &Keys) -> Request {
+        let mut request = Request::empty(script, keys.count());
+        keys.each(|key| request.push(key.as_bytes()));
+        request
+    }
+
+    /// A call with its words only: a renewal touches nothing else.
+    pub(crate) fn of_words(script: &'static Script, keys: &Keys) -> Request {
+        let mut request = Request::empty(script, keys.words());
+        keys.each_word(|key| request.push(key.as_bytes()));
+        request
+    }
+
+    fn empty(script: &'static Script, keys: usize) -> Request {
         let mut request = Request {
             script,
             body: Vec::with_capacity(320),
             parts: 0,
         };
-        request.push(itoa::Buffer::new().format(keys.len()).as_bytes());
-        for key in keys {
-            request.push(key.as_bytes());
-        }
+        request.push(itoa::Buffer::new().format(keys).as_bytes());
         request
     }
 
@@ -169,6 +168,11 @@ impl Reply {
         }
     }
 
+    /// Whatever comes next.
+    pub(crate) fn value(&mut self) -> Option<Value> {
+        self.0.next()
+    }
+
     /// A number that a script gives as text, because it does not fit a Lua integer on every server.
     pub(crate) fn number(&mut self) -> Option<u64> {
         self.text()?.parse().ok()
@@ -187,11 +191,12 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::redis_io::scripts::ACQUIRE;
 
     #[test]
     fn a_request_is_packed_as_the_package_would_pack_it() {
-        let (word, state): (Arc<str>, Arc<str>) = ("o:1".into(), "{o:1}:lh:s".into());
-        let request = Request::new(&ACQUIRE, &[&word, &state])
+        let keys = Keys::new("", "o:1".into()).unwrap();
+        let request = Request::new(&ACQUIRE, &keys)
             .arg("tok\r\nen")
             .number(30_000)
             .arg("");
@@ -202,12 +207,5 @@ mod tests {
             .arg("{o:1}:lh:s");
         cmd.arg("tok\r\nen").arg(30_000).arg("");
         assert_eq!(request.pack(), cmd.get_packed_command());
-    }
-
-    #[test]
-    fn every_script_has_the_shared_functions_where_it_wants_them() {
-        for script in [&ACQUIRE, &RENEW, &RELEASE, &LEAVE, &INSPECT, &FORCE_UNLOCK] {
-            assert!(!script.body.source.contains("#include"), "{}", script.name);
-        }
     }
 }

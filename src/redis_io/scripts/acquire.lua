@@ -8,7 +8,7 @@
 -- digits stay strings and are compared as such: each of these costs. Layout of the state: layout.lua.
 -- KEYS  1 word  2 state
 -- ARGV  1 token  2 ttl (ms)  3 label \n kind  4 lowest fencing token to give (16 digits)
---       5 how long to keep the state (ms)  6 inbox and ticket to register, if any
+--       5 how long to keep the state (ms)  6 ticket to register, if any  7 what else is on the list beside it
 -- reply granted: fencing token (16 digits), mark, mark's token (16 digits) and mark's label, in one string;
 --       {0, ms left, beginning of the holder's token, waiters} held; {-1} dead token; {-2, which key} somebody's data;
 --       {-3, version} state of a later layout
@@ -44,7 +44,7 @@ if string.byte(s, -1) ~= 10 then
   -- Somebody waits; if it is us, no longer.
   waiters = string.match(s, '([^\n]*)$', 265)
   if ARGV[6] then
-    waiters = string.gsub(waiters, ARGV[6] .. ',%d+,%d+;', '')
+    waiters = string.gsub(waiters, ARGV[6] .. ',[^;]*;', '')
   end
 end
 local set = redis.pcall('SET', KEYS[1], token, 'NX', 'PX', ARGV[2])
@@ -69,18 +69,9 @@ if not set or set.err then
         return refusal(s)
       end
       local now = server_ms()
-      local now_text = string.format('%.0f', now)
       local _, _, _, all = texts(s)
       list = live_waiters(all, now)
-      local mine = {ARGV[6], now_text, now_text}
-      local place = #list + 1
-      for i, w in ipairs(list) do
-        if w[1] == ARGV[6] then
-          -- Still there: it keeps its place.
-          mine[2], place = w[2], i
-        end
-      end
-      list[place] = mine
+      register(list, ARGV[6], now, ARGV[7])
       local registered = with_waiters(s, join_waiters(list, 0))
       -- May fail when memory is full: then the waiter finds the truth by polling.
       if found then

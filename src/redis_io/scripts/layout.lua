@@ -15,7 +15,11 @@
 --   201-264 the last 8 dead tokens whose acquire may still be on its way: one that was sent twice, or given up. Apart
 --           from the others, because a busy lock fills those up in milliseconds. A fresh token that begins like a dead
 --           one, one in a million, is refused, and its client takes another
---   265-    label \n kind \n earlier label \n waiters (inbox and ticket,arrived ms,heard ms; in order of arrival)
+--   265-    label \n kind \n earlier label \n waiters, in order of arrival: ticket,arrived ms,heard ms,want,claim ms,token;
+--           A ticket is the inbox that the waiter reads (32 digits) and the number of its wait (8 digits). Want is empty
+--           for one that is woken and then tries for itself; otherwise it is given the lock, under its token and for the
+--           time of its claim, within which it must acquire with that token: f fair mutex, r read, w write, x upgrade,
+--           a number of permits
 local NOBODY = '--------'
 local EMPTY = '1NN' .. string.rep('0', 61) .. NOBODY .. string.rep('-', 192) .. '\n\n\n'
 local SILENT_MS = 5000
@@ -71,6 +75,19 @@ local function taken(id)
   return 'x' .. string.sub(id, 2)
 end
 
+-- A state as it was before the grant to `id`, if that is the present one: nobody has had the lock in between, as far as is
+-- known, so what the holder had learned is to be learned again.
+local function without_grant(s, id)
+  if string.sub(s, 65, 72) ~= id then
+    return s
+  end
+  local _, kind, earlier, waiters = texts(s)
+  local mark, mark_token = string.sub(s, 3, 3), string.sub(s, 36, 51)
+  s = '1' .. mark .. 'N' .. string.sub(s, 4, 19) .. mark_token .. string.rep('0', 16) .. string.sub(s, 52, 64)
+    .. NOBODY .. string.sub(s, 73)
+  return with_texts(s, earlier, kind, '', waiters)
+end
+
 -- Writes the state; one that is there keeps its ttl if `keep` says so. Not even full memory keeps it from being written: a
 -- script may go on writing once it has written anything, and setting a ttl, be it on what is not there, is always allowed.
 local function store(state_key, s, px, keep)
@@ -96,22 +113,34 @@ local function server_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
-local function without_waiter(waiters, who)
-  if who == '' then
+local function without_waiter(waiters, ticket)
+  if ticket == '' then
     return waiters
   end
-  return (string.gsub(waiters, who .. ',%d+,%d+;', ''))
+  return (string.gsub(waiters, ticket .. ',[^;]*;', ''))
 end
 
--- Those who were heard of lately, in order of arrival.
+-- Those who were heard of lately, in order of arrival: {ticket, arrived, heard, the rest}.
 local function live_waiters(waiters, now)
   local list = {}
-  for who, arrived, heard in string.gmatch(waiters, '(%x+),(%d+),(%d+);') do
+  for ticket, arrived, heard, rest in string.gmatch(waiters, '(%x+),(%d+),(%d+),([^;]*);') do
     if tonumber(heard) >= now - SILENT_MS then
-      list[#list + 1] = {who, arrived, heard}
+      list[#list + 1] = {ticket, arrived, heard, rest}
     end
   end
   return list
+end
+
+-- Puts the waiter on the list, or notes that it was heard of: it keeps its place then.
+local function register(list, ticket, now, rest)
+  local now_text = string.format('%.0f', now)
+  for _, w in ipairs(list) do
+    if w[1] == ticket then
+      w[3], w[4] = now_text, rest
+      return
+    end
+  end
+  list[#list + 1] = {ticket, now_text, now_text, rest}
 end
 
 local function join_waiters(list, all_but)
@@ -124,23 +153,52 @@ local function join_waiters(list, all_but)
   return table.concat(out)
 end
 
--- Writes the state and wakes the longest waiter that hears it. The message comes after the write that it must not undo,
--- and may fail: a user without rights on channels must still be able to release. A waiter that nobody delivers to keeps
--- its place until it has been silent for too long, because it may be reconnecting.
+-- How many hear that the word is free, or theirs. An error (a user without rights on channels) counts for nobody.
+local function tell(ticket, word)
+  local heard_by = redis.pcall('PUBLISH', 'leasehold:inbox:' .. string.sub(ticket, 1, 32), string.sub(ticket, 33) .. word)
+  if type(heard_by) == 'number' then
+    return heard_by
+  end
+  return nil
+end
+
+-- Goes down the list to the first one that hears it: who queues for the free word is given it, who does not is told that
+-- it is free. Up to `me`, if that is named, and then only those who queue. Returns its place, or nothing.
+local function pass_on(list, word, me)
+  for i, w in ipairs(list) do
+    if w[1] == me then
+      return nil
+    end
+    local claim, token = string.match(w[4], '^f,(%d+),(%x+)$')
+    if token or not me then
+      if token then
+        local set = redis.pcall('SET', word, token, 'PX', claim)
+        if set.err then
+          return nil
+        end
+      end
+      local heard_by = tell(w[1], word)
+      -- Where we may not publish, it finds out when it looks next.
+      if heard_by and heard_by > 0 or token and not heard_by then
+        return i
+      end
+      if token then
+        redis.call('DEL', word)
+      end
+    end
+  end
+  return nil
+end
+
+-- Writes the state and lets the longest waiter that hears it have the word, or know that it is free. Messages come after the
+-- write that they must not undo, and may fail: a user without rights on channels must still be able to release. A waiter that
+-- nobody delivers to keeps its place until it has been silent for too long, because it may be reconnecting.
 local function store_and_wake(state_key, word, s, px)
   local _, _, _, waiters = texts(s)
   local list = live_waiters(waiters, server_ms())
   redis.pcall('SET', state_key, with_waiters(s, join_waiters(list, 1)), 'PX', px)
-  for i, w in ipairs(list) do
-    local heard_by = redis.pcall('PUBLISH', 'leasehold:inbox:' .. string.sub(w[1], 1, 32), word)
-    if type(heard_by) == 'number' and heard_by > 0 then
-      if i > 1 then
-        redis.pcall('SET', state_key, with_waiters(s, join_waiters(list, i)), 'PX', px)
-      end
-      return
-    end
-  end
-  if #list > 0 then
-    redis.pcall('SET', state_key, with_waiters(s, join_waiters(list, 0)), 'PX', px)
+  local reached = pass_on(list, word, nil) or 0
+  if reached ~= 1 and #list > 0 then
+    redis.pcall('SET', state_key, with_waiters(s, join_waiters(list, reached)), 'PX', px)
   end
 end

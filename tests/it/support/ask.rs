@@ -80,5 +80,7 @@ pub(crate) fn is_leave(command: &Command) -> bool {
 
 /// What asks and changes nothing by itself, and what an operator does.
 pub(crate) fn is_look(command: &Command) -> bool {
-    command.runs("inspect") || command.runs("force_unlock")
+    ["inspect", "verify", "force_unlock"]
+        .iter()
+        .any(|script| command.runs(script))
 }

@@ -19,21 +19,43 @@ struct Script {
 /// Put together as the crate does it. If that changes, no command is recognised any more, and every test that waits for
 /// one fails.
 static SCRIPTS: LazyLock<Vec<Script>> = LazyLock::new(|| {
-    [
-        ("acquire", source!("acquire")),
-        ("renew", source!("renew")),
-        ("release", source!("release")),
-        ("leave", source!("leave")),
-        ("inspect", source!("inspect")),
-        ("force_unlock", source!("force_unlock")),
-    ]
-    .map(|(name, source)| {
-        let source = source.replace("--#include layout.lua", source!("layout"));
+    let named = |name, source: &str| {
+        let include = |source: String, (mark, shared): &(&str, &str)| source.replace(mark, shared);
+        let source = SHARED.iter().fold(source.to_owned(), include);
         let sha = redis::Script::new(&source).get_hash().to_owned();
         Script { name, source, sha }
-    })
-    .into()
+    };
+    NAMED.map(|(name, source)| named(name, source)).into()
 });
+
+const NAMED: [(&str, &str); 20] = [
+    ("acquire", source!("acquire")),
+    ("acquire_fair", source!("acquire_fair")),
+    ("acquire_all", source!("acquire_all")),
+    ("acquire_rw", source!("acquire_rw")),
+    ("acquire_permits", source!("acquire_permits")),
+    ("renew", source!("renew")),
+    ("renew_table", source!("renew_table")),
+    ("release", source!("release")),
+    ("release_all", source!("release_all")),
+    ("release_table", source!("release_table")),
+    ("leave", source!("leave")),
+    ("leave_table", source!("leave_table")),
+    ("verify", source!("verify")),
+    ("verify_table", source!("verify_table")),
+    ("inspect", source!("inspect")),
+    ("inspect_table", source!("inspect_table")),
+    ("force_unlock", source!("force_unlock")),
+    ("force_unlock_table", source!("force_unlock_table")),
+    ("downgrade", source!("downgrade")),
+    ("set_permits", source!("set_permits")),
+];
+
+const SHARED: [(&str, &str); 3] = [
+    ("--#include acquire.lua", source!("acquire")),
+    ("--#include table.lua", source!("table")),
+    ("--#include layout.lua", source!("layout")),
+];
 
 /// The sources, to be loaded into a server beforehand: a first call then is one command, as all later ones are.
 pub(crate) fn sources() -> impl Iterator<Item = &'static str> {

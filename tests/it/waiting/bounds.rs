@@ -231,7 +231,8 @@ fn the_whole_wait_is_as_long_as_was_asked_however_often_it_is_woken() {
         let mut woken = 0;
         while !waits.iter().all(thread::JoinHandle::is_finished) {
             for inbox in ask::<Vec<String>>(&mut direct, "PUBSUB CHANNELS leasehold:inbox:*") {
-                woken += ask::<u64>(&mut direct, &format!("PUBLISH {inbox} busy"));
+                // The first wait of its client has the number 0.
+                woken += ask::<u64>(&mut direct, &format!("PUBLISH {inbox} 00000000busy"));
             }
             thread::sleep(Duration::from_millis(25));
         }

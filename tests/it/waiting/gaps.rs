@@ -233,7 +233,11 @@ fn false_and_doubled_notifications_do_no_harm() {
     };
     let long = [b'x'; 4096];
     for text in [
-        &b"noise"[..],
+        &b"00000000noise"[..],
+        b"00000000noise",
+        b"00000000another",
+        b"ffffffffnoise",
+        b"-0000000noise",
         b"noise",
         b"",
         b"another",

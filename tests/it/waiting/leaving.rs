@@ -27,7 +27,9 @@ fn overhear(scene: &Scene) -> Receiver<(String, String)> {
         while let Ok(message) = pubsub.get_message() {
             let channel = message.get_channel_name();
             let inbox = channel.trim_start_matches("leasehold:inbox:").to_owned();
-            let _ = heard.send((inbox, message.get_payload().unwrap()));
+            // The number of the wait, and the word.
+            let message: String = message.get_payload().unwrap();
+            let _ = heard.send((inbox, message[8..].to_owned()));
         }
     });
     subscribed.recv_timeout(BOUND).unwrap();
