@@ -22,6 +22,7 @@
 //!
 //! - [`Client`]: one per process. [`Mutex`]: the lock. [`MutexGuard`]: a hold, released on drop. [`Lease`]: what worker
 //!   threads get of it.
+//! - The rest of the family: [`ReentrantMutex`], [`FairMutex`], [`RwLock`], [`Semaphore`], [`MultiMutex`].
 //! - [`Error`] and [`ErrorKind`]; [`BusyAsNone`] for "somebody else has it" as `None`. [`Lost`]: why a hold is over.
 //! - [`Wait`] and [`Canceller`]: how long to wait, and how to stop waiting.
 //! - [`FencingToken`], [`Predecessor`]: how this hold stands to those before it.
