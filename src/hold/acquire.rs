@@ -278,7 +278,10 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     fn run(&mut self) -> Result<Granted> {
         loop {
-            let with_ticket = self.mailbox.is_some() && self.core.inbox.is_up();
+            let is_reached = self.mailbox.is_some() && self.core.inbox.is_up();
+            // One who may stand on the list says who he is, wakes or not: a lease must not be given twice, once to him and
+            // once to his place.
+            let with_ticket = is_reached || self.registered;
             let next_look = match self.ask(with_ticket) {
                 Ok(Said::Granted(grant)) => match self.take(grant)? {
                     Some(granted) => {
@@ -315,7 +318,7 @@ impl Attempt<'_> {
                         let what = format!("somebody else holds it{}", for_how_long(left));
                         return Err(Error::new(ErrorKind::WouldBlock, what));
                     }
-                    if !with_ticket && self.open_mailbox() {
+                    if !is_reached && self.open_mailbox() && !with_ticket {
                         // It may have come free before we could be told: look again, this time with a ticket. Where wakes
                         // can't reach us yet, the first one comes when they can.
                         continue;
