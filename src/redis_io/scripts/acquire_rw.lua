@@ -19,6 +19,8 @@ if is_dead(t.s, string.sub(t.token, 1, 8)) then
   return {-1}
 end
 purge(t)
+-- Who was given the lease may have it, full memory or not.
+t.is_late = t.mine
 serve(t)
 local enter = t.mine
 if not enter and mode == 'x' then
@@ -51,13 +53,16 @@ if enter then
   take_off(t, ticket)
   local alone = mode ~= 'r'
   local reply = grant(t, px, 1, ARGV[3], ARGV[4], alone)
-  save(t, alone and tonumber(ARGV[5]) or px + keep(t))
-  return reply
+  return save(t, alone and tonumber(ARGV[5]) or px + keep(t)) or reply
 end
 if ticket ~= '' then
   register(t.list, ticket, t.now, ARGV[7])
 end
 if ticket ~= '' or t.dirty then
-  save(t, math.max(px, keep(t)))
+  -- Without a place on the list, for which there may be no memory, the waiter finds the truth by polling.
+  local failed = save(t, math.max(px, keep(t)), true)
+  if failed then
+    return failed
+  end
 end
 return held(t)

@@ -24,5 +24,4 @@ if not t.mine then
 end
 local reply = grant(t, tonumber(ARGV[2]), 1, ARGV[3], ARGV[4], false)
 serve(t)
-save(t, tonumber(ARGV[2]) + keep(t))
-return reply
+return save(t, tonumber(ARGV[2]) + keep(t)) or reply

@@ -31,5 +31,4 @@ else
   end
 end
 serve(t)
-save(t, keep(t))
-return released
+return save(t, keep(t)) or released
