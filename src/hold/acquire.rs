@@ -218,7 +218,8 @@ fn enter(
             "another thread of this process holds it, or waits for it",
         ));
     }
-    let _waiting = deadlock::wait_for(resource, None).map_err(|c| patience.circle(c))?;
+    let _waiting = deadlock::wait_for(deadlock::Wanted::alone(resource), None)
+        .map_err(|c| patience.circle(c))?;
     let entered = core
         .gates
         .enter(word, patience.deadline, &patience.cancellers);
@@ -278,7 +279,11 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     fn run(&mut self) -> Result<Granted> {
         loop {
-            let with_ticket = self.mailbox.is_some() && self.core.inbox.is_up();
+            let is_reached = self.mailbox.is_some() && self.core.inbox.is_up();
+            // One who may stand on the list says who he is, wakes or not: a lease must not be given twice, once to him and
+            // once to his place.
+            let with_ticket = is_reached || self.registered;
+            let asked = Instant::now();
             let next_look = match self.ask(with_ticket) {
                 Ok(Said::Granted(grant)) => match self.take(grant)? {
                     Some(granted) => {
@@ -309,13 +314,13 @@ impl Attempt<'_> {
                     self.no_trouble();
                     self.retry = FIRST_RETRY;
                     self.registered |= with_ticket;
-                    self.refuse_circle(&by, word.as_deref())?;
+                    self.refuse_circle(&by, word.as_deref(), asked)?;
                     let renewed = self.holder.replace(by.clone()) == Some(by);
                     if self.patience.is_try {
                         let what = format!("somebody else holds it{}", for_how_long(left));
                         return Err(Error::new(ErrorKind::WouldBlock, what));
                     }
-                    if !with_ticket && self.open_mailbox() {
+                    if !is_reached && self.open_mailbox() && !with_ticket {
                         // It may have come free before we could be told: look again, this time with a ticket. Where wakes
                         // can't reach us yet, the first one comes when they can.
                         continue;
@@ -453,7 +458,7 @@ impl Attempt<'_> {
 
     /// Whoever holds it may be this thread itself, or one that waits for it; perhaps through a client that calls the server by
     /// another name, whose holds are known by their tokens.
-    fn refuse_circle(&mut self, holder: &str, word: Option<&str>) -> Result<()> {
+    fn refuse_circle(&mut self, holder: &str, word: Option<&str>, asked: Instant) -> Result<()> {
         if self.patience.is_try || !self.wanted.way.is_tracked() {
             return Ok(());
         }
@@ -461,10 +466,16 @@ impl Attempt<'_> {
             return Err(self.patience.circle(Circle::Itself));
         }
         let word = word.unwrap_or(&self.wanted.keys.word);
-        if self.waiting.as_ref().is_none_or(|w| !w.is_for(word)) {
+        let shares = self.wanted.way.shares();
+        // Whom one who would share it waits for is another question at each look.
+        if shares || self.waiting.as_ref().is_none_or(|w| !w.is_for(word)) {
             self.waiting = None;
-            let resource = resource(self.core, word.into());
-            let waiting = deadlock::wait_for(&resource, self.wanted.way.replaces());
+            let wanted = deadlock::Wanted {
+                resource: resource(self.core, word.into()),
+                shares,
+                asked,
+            };
+            let waiting = deadlock::wait_for(wanted, self.wanted.way.replaces());
             self.waiting = Some(waiting.map_err(|c| self.patience.circle(c))?);
         }
         if let Some(waiting) = &self.waiting {

@@ -34,7 +34,10 @@ pub(crate) fn upgrade(
     if let Err(lost) = hold.check() {
         return Err((reader, lost.into()));
     }
-    let way = Way::Queue(Want::Upgrade(hold.token.clone()));
+    let way = Way::Queue(Want::Upgrade {
+        old: hold.token.clone(),
+        repeated: hold.repeated,
+    });
     let wanted = wanted(hold, kind, way);
     hold.set_converting(true);
     match acquire_or_say(&reader.core().clone(), &wanted, wait) {
@@ -70,7 +73,7 @@ pub(crate) fn downgrade(
     }
     hold.set_converting(true);
     let wanted = wanted(hold, kind, Way::Queue(Want::Read));
-    match ask(writer.core(), &wanted, &hold.token) {
+    match ask(writer.core(), &wanted, hold) {
         Ok(reader) => {
             writer.dissolve();
             Ok(reader)
@@ -89,7 +92,7 @@ pub(crate) fn downgrade(
 }
 
 /// One exchange with the server.
-fn ask(core: &Arc<Core>, wanted: &Wanted, old: &str) -> Result<HoldGuard, Failed> {
+fn ask(core: &Arc<Core>, wanted: &Wanted, old: &Hold) -> Result<HoldGuard, Failed> {
     let sure = |error| Failed {
         error,
         unsure: false,
@@ -117,14 +120,19 @@ fn ask(core: &Arc<Core>, wanted: &Wanted, old: &str) -> Result<HoldGuard, Failed
     }
 }
 
-fn ask_for(core: &Core, wanted: &Wanted, token: &Arc<str>, old: &str) -> Result<Grant, Failed> {
+fn ask_for(core: &Core, wanted: &Wanted, token: &Arc<str>, old: &Hold) -> Result<Grant, Failed> {
     let lease = first_lease(&wanted.options);
     let request = Request::new(&DOWNGRADE, &wanted.keys)
         .arg(&**token)
         .number(millis(lease))
         .arg(format!("{}\n{}", core.holder_label(), wanted.kind))
         .arg(format!("{:016}", core.floor()))
-        .arg(old);
+        .arg(&*old.token);
+    let request = if old.repeated {
+        request.arg("1")
+    } else {
+        request
+    };
     let mut limits = core.node.limits;
     limits.io = wanted.options.command_timeout(limits.io);
     let budget = Budget::new(limits.connect + limits.io);

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Weak};
 use std::thread::ThreadId;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
@@ -22,7 +23,7 @@ pub(crate) struct Resource {
 struct Table {
     /// Several where they share it: readers.
     holders: HashMap<Resource, Vec<Holder>>,
-    waits: HashMap<ThreadId, Resource>,
+    waits: HashMap<ThreadId, Wanted>,
     /// A word as a waiter calls it, and as its holder in this process does: clients may name one server in several ways.
     /// Threads that wait behind that waiter know only the first.
     aliases: HashMap<Resource, Resource>,
@@ -33,6 +34,34 @@ struct Holder {
     hold: Weak<Hold>,
     token: Arc<str>,
     is_shared: bool,
+    since: Instant,
+}
+
+/// What a thread waits for.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) resource: Resource,
+    /// It would share it.
+    pub(crate) shares: bool,
+    /// When it asked the server last, and was refused.
+    pub(crate) asked: Instant,
+}
+
+impl Wanted {
+    /// For itself alone, from now on.
+    pub(crate) fn alone(resource: &Resource) -> Wanted {
+        Wanted {
+            resource: resource.clone(),
+            shares: false,
+            asked: Instant::now(),
+        }
+    }
+
+    /// Whether this holder is what it waits for. One that it would share it with is not, unless that one had it already when it
+    /// was refused: then it stands behind somebody who waits for that one. Else its turn may have come at the same moment.
+    fn is_kept_out_by(&self, holder: &Holder) -> bool {
+        !(self.shares && holder.is_shared) || holder.since < self.asked
+    }
 }
 
 static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
@@ -71,6 +100,7 @@ pub(crate) fn track(resources: Vec<Resource>, is_shared: bool, hold: &Arc<Hold>)
             hold: Arc::downgrade(hold),
             token: token.clone(),
             is_shared,
+            since: Instant::now(),
         };
         let holders = table.holders.entry(resource.clone()).or_default();
         holders.push(holder);
@@ -91,17 +121,17 @@ pub(crate) fn is_mine(resources: &[Resource], shares: bool) -> bool {
         .any(|r| table.holders(r).any(|h| keeps_out(&h)))
 }
 
-/// Notes that this thread waits for `resource`, or for all others to leave it where its own hold has the token `own`.
+/// Notes that this thread waits for `wanted`, or for all others to leave it where its own hold has the token `own`.
 ///
 /// # Errors
 ///
 /// If it would, through what other threads of this process hold and wait for, wait for itself.
-pub(crate) fn wait_for(resource: &Resource, own: Option<&str>) -> Result<Waiting, Circle> {
+pub(crate) fn wait_for(wanted: Wanted, own: Option<&str>) -> Result<Waiting, Circle> {
     let thread = std::thread::current().id();
     let mut table = TABLE.lock();
-    table.check(thread, resource, own)?;
-    table.waits.insert(thread, resource.clone());
-    let resource = resource.clone();
+    table.check(thread, &wanted, own)?;
+    let resource = wanted.resource.clone();
+    table.waits.insert(thread, wanted);
     Ok(Waiting { thread, resource })
 }
 
@@ -118,12 +148,13 @@ impl Waiting {
         let Some(resource) = table.by_token(token).cloned() else {
             return Ok(());
         };
-        table.check(self.thread, &resource, None)?;
+        let wanted = Wanted::alone(&resource);
+        table.check(self.thread, &wanted, None)?;
         if resource != self.resource {
             let alias = self.resource.clone();
-            table.aliases.insert(alias, resource.clone());
+            table.aliases.insert(alias, resource);
         }
-        table.waits.insert(self.thread, resource);
+        table.waits.insert(self.thread, wanted);
         Ok(())
     }
 }
@@ -176,19 +207,18 @@ impl Table {
         holders.into_iter().flatten().filter(is_held)
     }
 
-    /// Follows who waits for whom, from `resource` on: a waiter waits for all holders, also as a reader, because then it stands
-    /// behind a writer who waits for them.
-    fn check(&self, me: ThreadId, resource: &Resource, own: Option<&str>) -> Result<(), Circle> {
+    /// Follows who waits for whom, from `wanted` on.
+    fn check(&self, me: ThreadId, wanted: &Wanted, own: Option<&str>) -> Result<(), Circle> {
         let is_own = |h: &&Holder| own == Some(&*h.token);
         if self
-            .holders(resource)
+            .in_the_way(wanted)
             .any(|h| h.thread == me && !is_own(&h))
         {
             return Err(Circle::Itself);
         }
-        let others = |resource| self.holders(resource).map(|h| h.thread);
+        let others = |wanted| self.in_the_way(wanted).map(|h| h.thread);
         let mut seen = vec![me];
-        let mut todo: Vec<ThreadId> = others(resource).filter(|t| *t != me).collect();
+        let mut todo: Vec<ThreadId> = others(wanted).filter(|t| *t != me).collect();
         while let Some(thread) = todo.pop() {
             if seen.contains(&thread) {
                 continue;
@@ -206,6 +236,12 @@ impl Table {
         }
         Ok(())
     }
+
+    /// Who keeps out one that waits. A reader waits for readers, too: for those whom a writer before it waits for.
+    fn in_the_way<'a>(&'a self, wanted: &'a Wanted) -> impl Iterator<Item = &'a Holder> {
+        let holders = self.holders(&wanted.resource);
+        holders.filter(|h| wanted.is_kept_out_by(h))
+    }
 }
 
 /// How many entries there are of this server: tests see that nothing stays behind.
@@ -215,6 +251,10 @@ pub(crate) fn entries(server: &str) -> usize {
     let of_server = |r: &&Resource| &*r.server == server;
     let held = table.holders.iter().filter(|(r, _)| *r.server == *server);
     held.map(|(_, holders)| holders.len()).sum::<usize>()
-        + table.waits.values().filter(of_server).count()
+        + table
+            .waits
+            .values()
+            .filter(|w| of_server(&&w.resource))
+            .count()
         + table.aliases.keys().filter(of_server).count()
 }

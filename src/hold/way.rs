@@ -30,8 +30,11 @@ pub(crate) enum Want {
     Word,
     Read,
     Write,
-    /// To write, instead of the read lease with this token.
-    Upgrade(Arc<str>),
+    /// To write, instead of the read lease with this token. `repeated`: a copy of its acquire may still be on its way.
+    Upgrade {
+        old: Arc<str>,
+        repeated: bool,
+    },
     /// So many of so many.
     Permits {
         n: u32,
@@ -68,7 +71,7 @@ impl Way {
     /// The token of the lease that is given up for this one.
     pub(crate) fn replaces(&self) -> Option<&str> {
         match self {
-            Way::Queue(Want::Upgrade(old)) => Some(old),
+            Way::Queue(Want::Upgrade { old, .. }) => Some(old),
             _ => None,
         }
     }
@@ -99,7 +102,10 @@ impl Way {
             },
             Way::Queue(Want::Read) => queued(request, "r").arg("r"),
             Way::Queue(Want::Write) => queued(request, "w").arg("w"),
-            Way::Queue(Want::Upgrade(old)) => queued(request, "x").arg("x").arg(&**old),
+            Way::Queue(Want::Upgrade { old, repeated }) => {
+                let request = queued(request, "x").arg("x").arg(&**old);
+                if *repeated { request.arg("1") } else { request }
+            }
             Way::Queue(Want::Permits { n, limit }) => {
                 let request = queued(request, itoa::Buffer::new().format(*n))
                     .number(u64::from(*n))

@@ -27,6 +27,7 @@ mod replicas;
 mod review_acquire;
 mod review_bounds;
 mod review_extend;
+mod review_family;
 mod review_logger;
 mod review_release;
 mod review_tokens;

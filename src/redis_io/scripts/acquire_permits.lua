@@ -17,6 +17,8 @@ if is_dead(t.s, string.sub(t.token, 1, 8)) then
   return {-1}
 end
 purge(t)
+-- Who was given the lease may have it, full memory or not.
+t.is_late = t.mine
 if t.limit == 0 then
   t.limit = tonumber(ARGV[9])
 end
@@ -24,20 +26,23 @@ serve(t)
 if not t.mine and (n > t.limit or not ARGV[10] and t.limit ~= tonumber(ARGV[9])) then
   take_off(t, ticket)
   if t.dirty then
-    save(t, keep(t))
+    save(t, keep(t), true)
   end
   return {-4, ms(t.limit)}
 end
 if t.mine or t.used + n <= t.limit and (#t.list == 0 or t.list[1][1] == ticket) then
   take_off(t, ticket)
   local reply = grant(t, px, n, ARGV[3], ARGV[4], false)
-  save(t, px + keep(t))
-  return reply
+  return save(t, px + keep(t)) or reply
 end
 if ticket ~= '' then
   register(t.list, ticket, t.now, ARGV[7])
 end
 if ticket ~= '' or t.dirty then
-  save(t, math.max(px, keep(t)))
+  -- Without a place on the list, for which there may be no memory, the waiter finds the truth by polling.
+  local failed = save(t, math.max(px, keep(t)), true)
+  if failed then
+    return failed
+  end
 end
 return held(t)

@@ -5,7 +5,8 @@
 -- KEYS  1 table
 -- ARGV  1 token  2 ttl (ms)  3 label \n kind  4 lowest fencing token to give (16 digits)
 --       5 how long to keep the table (ms)  6 ticket to register, or ''  7 what else is on the list beside it
---       8 r read, w write, x upgrade  9 token of the lease that is to be replaced, for x
+--       8 r read, w write, x upgrade  9 token of the lease that is to be replaced, for x  10 '1' if its acquire was
+--       sent more than once
 -- reply granted: fencing token (16 digits), mark, mark's token (16 digits) and mark's label, in one string;
 --       {0, ms until a lease runs out, '', waiters} held; {-1} dead token; {-2, key} somebody's data;
 --       {-3, version} state of a later layout; {-5} another upgrader waits; {-6} the lease to be replaced is gone
@@ -19,6 +20,8 @@ if is_dead(t.s, string.sub(t.token, 1, 8)) then
   return {-1}
 end
 purge(t)
+-- Who was given the lease may have it, full memory or not.
+t.is_late = t.mine
 serve(t)
 local enter = t.mine
 if not enter and mode == 'x' then
@@ -34,6 +37,9 @@ if not enter and mode == 'x' then
   if t.used == 1 then
     take_lease(t, ARGV[9], old)
     t.s = bury(t.s, string.sub(ARGV[9], 1, 8))
+    if ARGV[10] then
+      t.s = bury_deep(t.s, string.sub(ARGV[9], 1, 8))
+    end
     enter = true
   end
 elseif not enter and mode == 'w' then
@@ -51,13 +57,16 @@ if enter then
   take_off(t, ticket)
   local alone = mode ~= 'r'
   local reply = grant(t, px, 1, ARGV[3], ARGV[4], alone)
-  save(t, alone and tonumber(ARGV[5]) or px + keep(t))
-  return reply
+  return save(t, alone and tonumber(ARGV[5]) or px + keep(t)) or reply
 end
 if ticket ~= '' then
   register(t.list, ticket, t.now, ARGV[7])
 end
 if ticket ~= '' or t.dirty then
-  save(t, math.max(px, keep(t)))
+  -- Without a place on the list, for which there may be no memory, the waiter finds the truth by polling.
+  local failed = save(t, math.max(px, keep(t)), true)
+  if failed then
+    return failed
+  end
 end
 return held(t)

@@ -2,6 +2,7 @@
 -- writer ended well. Layout of the table: table.lua.
 -- KEYS  1 table
 -- ARGV  1 new token  2 ttl (ms)  3 label \n kind  4 lowest fencing token to give (16 digits)  5 old token
+--       6 '1' if the old token's acquire was sent more than once
 -- reply as of an acquire; {-6} the old lease is gone
 --#include table.lua
 local t, refused = open(ARGV[1])
@@ -20,9 +21,11 @@ if not t.mine then
   end
   take_lease(t, ARGV[5], old)
   t.s = bury('1C' .. string.sub(t.s, 3, 64) .. NOBODY .. string.sub(t.s, 73), old_id)
+  if ARGV[6] then
+    t.s = bury_deep(t.s, old_id)
+  end
   t.opening = true
 end
 local reply = grant(t, tonumber(ARGV[2]), 1, ARGV[3], ARGV[4], false)
 serve(t)
-save(t, tonumber(ARGV[2]) + keep(t))
-return reply
+return save(t, tonumber(ARGV[2]) + keep(t)) or reply

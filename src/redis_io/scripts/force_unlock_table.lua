@@ -21,5 +21,4 @@ end
 t.s = string.sub(t.s, 1, 64) .. NOBODY .. string.sub(t.s, 73)
 t.used, t.earliest = 0, NEVER
 serve(t)
-save(t, keep(t))
-return {1}
+return save(t, keep(t)) or {1}

@@ -23,5 +23,4 @@ end
 take_off(t, ARGV[2])
 serve(t)
 t.is_late = true
-save(t, keep(t))
-return {1}
+return save(t, keep(t)) or {1}

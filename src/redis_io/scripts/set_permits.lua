@@ -12,5 +12,4 @@ purge(t)
 t.limit = tonumber(ARGV[1])
 t.phase = 'l'
 serve(t)
-save(t, keep(t))
-return {1}
+return save(t, keep(t)) or {1}

@@ -226,7 +226,8 @@ local function keep(t)
 end
 
 -- Writes what has changed. The key is wanted for `px` from now on; it never gets less than it had while anybody has a lease.
-local function save(t, px)
+-- Returns nothing, or the reply if it could not. `may_fail`: it matters little, and can be left when memory is full.
+local function save(t, px, may_fail)
   local expires = t.now + px
   if t.used > 0 then
     expires = math.max(expires, t.expires)
@@ -239,14 +240,18 @@ local function save(t, px)
   if t.is_new or t.is_late then
     -- Whether we may: no key is made that could then get no ttl. And allowed when memory is full, which lets all that
     -- follows be, too.
-    redis.call('PEXPIRE', KEY, ms(px))
-  end
-  for i = 1, #fields, 1000 do
-    redis.call('HSET', KEY, unpack(fields, i, math.min(i + 999, #fields)))
-  end
-  if t.is_new or expires ~= t.expires then
     redis.call('PEXPIRE', KEY, ms(expires - t.now))
   end
+  for i = 1, #fields, 1000 do
+    local set = redis.pcall('HSET', KEY, unpack(fields, i, math.min(i + 999, #fields)))
+    if type(set) == 'table' then
+      return not (may_fail and string.find(set.err, 'OOM', 1, true)) and set or nil
+    end
+  end
+  if t.is_new or expires ~= t.expires and not t.is_late then
+    redis.call('PEXPIRE', KEY, ms(expires - t.now))
+  end
+  return nil
 end
 
 -- The reply to one who must wait.
