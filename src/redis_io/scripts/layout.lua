@@ -148,6 +148,17 @@ local function register(list, ticket, now, rest)
   list[#list + 1] = {ticket, now_text, now_text, rest}
 end
 
+-- The state with the note that this waiter was heard of, if it stands on the list as it says and has not been silent for too
+-- long. That is what nearly every look of a waiter comes to, and taking a long list apart for it costs more than all else.
+local function with_heard(s, ticket, rest, now)
+  local at = string.find(s, ticket, 265, true)
+  local heard = at and string.match(s, '^,%d%d%d%d%d%d%d%d%d%d%d%d%d,(%d%d%d%d%d%d%d%d%d%d%d%d%d),', at + 40)
+  if heard and tonumber(heard) >= now - SILENT_MS and string.sub(s, at + 69, at + 69 + #rest) == rest .. ';' then
+    return string.sub(s, 1, at + 54) .. string.format('%.0f', now) .. string.sub(s, at + 68)
+  end
+  return nil
+end
+
 local function join_waiters(list, all_but)
   local out = {}
   for i, w in ipairs(list) do

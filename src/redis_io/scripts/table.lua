@@ -38,9 +38,15 @@ local function open(token)
   end
   local t = {token = token, s = s, used = tonumber(used), earliest = tonumber(earliest), expires = tonumber(expires),
     limit = tonumber(limit), phase = phase, mine = read[3], now = server_ms(), is_new = not read[1], fields = {}}
-  local _, _, _, waiters = texts(s)
-  t.list = waiters == '' and {} or live_waiters(waiters, t.now)
   return t
+end
+
+-- Takes the list of those who wait apart, which not every call needs.
+local function list_waiters(t)
+  if not t.list then
+    local _, _, _, waiters = texts(t.s)
+    t.list = live_waiters(waiters, t.now)
+  end
 end
 
 -- Takes out what has run out.
@@ -90,82 +96,92 @@ local function is_alone(t)
   return t.phase == 'w' and t.used > 0
 end
 
--- Whose turn it is among readers and writers: a writer waits for all, and lets no new reader pass; after a writer all readers
--- that wait enter together, whoever came first. One who has read and wants to write goes before all, once he is the last.
-local function next_to_enter(t)
-  if is_alone(t) then
-    return nil
+-- Gives one who waits a lease for the time of his claim, if he is reached. One who is not keeps his place, and is passed over
+-- this time.
+local function give(t, w, weight)
+  local claim, token = string.match(w[4], ',(%d+),(%x+)$')
+  if not claim or tell(w[1], KEY) == 0 then
+    return false
   end
-  local first, waits = {}, {}
-  for i, w in ipairs(t.list) do
-    local kind = want(w)
-    waits[kind] = true
-    if not w.passed and not first[kind] then
-      first[kind] = i
+  if t.limit == 0 then
+    t.phase = want(w) == 'w' and 'w' or 'r'
+  end
+  t.used = t.used + weight
+  t.dirty = true
+  put_lease(t, token, t.now + tonumber(claim), weight, ms(t.now), UNCLAIMED, '')
+  return true
+end
+
+-- Lets in those of a kind who wait, in order, but no more than `most`. Returns how many came.
+local function let_in(t, kind, most)
+  local left, came = {}, 0
+  for _, w in ipairs(t.list) do
+    if came < most and want(w) == kind and give(t, w, 1) then
+      came = came + 1
+    else
+      left[#left + 1] = w
     end
+  end
+  t.list = left
+  return came
+end
+
+-- Readers and writers: a writer waits for all, and lets no new reader pass; after a writer all readers that wait enter together,
+-- whoever came first. One who has read and wants to write goes before all, once he is the last.
+local function serve_rw(t)
+  if is_alone(t) then
+    return
+  end
+  local waits = {}
+  for _, w in ipairs(t.list) do
+    local kind = want(w)
+    waits[kind] = waits[kind] or w
   end
   if waits.x and t.used > 0 then
-    if t.used == 1 and first.x then
-      return first.x, 1, 'told'
+    if t.used == 1 then
+      tell(waits.x[1], KEY)
     end
-    return nil
-  end
-  if t.used == 0 then
-    if first.r and (t.phase == 'w' or not first.w) then
-      t.opening = true
-      return first.r, 1
+  elseif t.used > 0 then
+    if t.opening or not waits.w then
+      let_in(t, 'r', math.huge)
     end
-    return first.w, 1
+  elseif t.phase == 'w' or not waits.w then
+    if let_in(t, 'r', math.huge) == 0 then
+      let_in(t, 'w', 1)
+    end
+  elseif let_in(t, 'w', 1) == 0 then
+    let_in(t, 'r', math.huge)
   end
-  if first.r and (t.opening or not waits.w) then
-    return first.r, 1
-  end
-  return nil
 end
 
--- Whose turn it is among those who want permits: the first, if there are enough. One who wants more than there are in all is
--- told, and learns the reason when he asks.
-local function next_to_permit(t)
-  for i, w in ipairs(t.list) do
-    if not w.passed then
-      local n = tonumber(want(w)) or 1
-      if n > t.limit then
-        return i, n, 'gone'
-      end
-      if t.used + n <= t.limit then
-        return i, n
-      end
-      return nil
-    end
-  end
-  return nil
-end
-
--- Gives leases, for the time of their claims, to those whose turn it is. One who is not reached keeps his place, and is passed
--- over this time.
-local function serve(t)
-  local next_in_line = t.limit > 0 and next_to_permit or next_to_enter
-  while #t.list > 0 do
-    local i, weight, only_told = next_in_line(t)
-    if not i then
-      return
-    end
-    local w = t.list[i]
-    local claim, token = string.match(w[4], ',(%d+),(%x+)$')
-    local heard_by = claim and tell(w[1], KEY)
-    t.dirty = true
-    if only_told == 'gone' then
-      table.remove(t.list, i)
-    elseif only_told or not claim or heard_by == 0 then
-      w.passed = true
+-- Permits: in order, for as long as there are enough for the first. One who wants more than there are in all loses his place,
+-- and learns the reason when he asks.
+local function serve_permits(t)
+  local left, enough = {}, true
+  for _, w in ipairs(t.list) do
+    local n = tonumber(want(w)) or 1
+    if n > t.limit then
+      t.dirty = true
+      tell(w[1], KEY)
     else
-      if t.limit == 0 then
-        t.phase = want(w) == 'w' and 'w' or 'r'
+      enough = enough and t.used + n <= t.limit
+      if not enough or not give(t, w, n) then
+        left[#left + 1] = w
       end
-      t.used = t.used + weight
-      put_lease(t, token, t.now + tonumber(claim), weight, ms(t.now), UNCLAIMED, '')
-      table.remove(t.list, i)
     end
+  end
+  t.list = left
+end
+
+-- Gives leases to those whose turn it is.
+local function serve(t)
+  list_waiters(t)
+  if #t.list == 0 then
+    return
+  elseif t.limit > 0 then
+    serve_permits(t)
+  else
+    serve_rw(t)
   end
 end
 
@@ -213,6 +229,7 @@ local function grant(t, px, weight, text, floor, alone)
 end
 
 local function take_off(t, ticket)
+  list_waiters(t)
   for i, w in ipairs(t.list) do
     if w[1] == ticket then
       table.remove(t.list, i)
@@ -234,7 +251,7 @@ local function save(t, px, may_fail)
   end
   local fields = t.fields
   fields[#fields + 1] = 's'
-  fields[#fields + 1] = with_waiters(t.s, join_waiters(t.list, 0))
+  fields[#fields + 1] = t.list and with_waiters(t.s, join_waiters(t.list, 0)) or t.s
   fields[#fields + 1] = 'x'
   fields[#fields + 1] = table.concat({ms(t.used), ms(t.earliest), ms(expires), ms(t.limit), t.phase}, ',')
   if t.is_new or t.is_late then
@@ -256,5 +273,5 @@ end
 
 -- The reply to one who must wait.
 local function held(t)
-  return {0, math.max(0, math.min(t.earliest - t.now, 86400000)), '', #t.list}
+  return {0, math.max(0, math.min(t.earliest - t.now, 86400000)), '', t.list and #t.list or 0}
 end
