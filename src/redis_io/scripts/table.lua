@@ -90,82 +90,98 @@ local function is_alone(t)
   return t.phase == 'w' and t.used > 0
 end
 
+-- Those who wait, by what they want, each line in order of arrival: who is the next in it, and how many are still in it.
+local function lines_of(list, kind_of)
+  local lines = {}
+  for _, w in ipairs(list) do
+    local kind = kind_of(w)
+    local line = lines[kind] or {at = 1, left = 0}
+    lines[kind] = line
+    line[#line + 1], line.left = w, line.left + 1
+  end
+  return lines
+end
+
+local EMPTY_LINE = {at = 1, left = 0}
+
 -- Whose turn it is among readers and writers: a writer waits for all, and lets no new reader pass; after a writer all readers
 -- that wait enter together, whoever came first. One who has read and wants to write goes before all, once he is the last.
-local function next_to_enter(t)
+local function next_to_enter(t, lines)
   if is_alone(t) then
     return nil
   end
-  local first, waits = {}, {}
-  for i, w in ipairs(t.list) do
-    local kind = want(w)
-    waits[kind] = true
-    if not w.passed and not first[kind] then
-      first[kind] = i
-    end
-  end
-  if waits.x and t.used > 0 then
-    if t.used == 1 and first.x then
-      return first.x, 1, 'told'
+  local r, w, x = lines.r or EMPTY_LINE, lines.w or EMPTY_LINE, lines.x or EMPTY_LINE
+  if x.left > 0 and t.used > 0 then
+    if t.used == 1 then
+      return x, 1, 'told'
     end
     return nil
   end
   if t.used == 0 then
-    if first.r and (t.phase == 'w' or not first.w) then
+    if r[r.at] and (t.phase == 'w' or not w[w.at]) then
       t.opening = true
-      return first.r, 1
+      return r, 1
     end
-    return first.w, 1
+    return w, 1
   end
-  if first.r and (t.opening or not waits.w) then
-    return first.r, 1
+  if t.opening or w.left == 0 then
+    return r, 1
   end
   return nil
 end
 
 -- Whose turn it is among those who want permits: the first, if there are enough. One who wants more than there are in all is
 -- told, and learns the reason when he asks.
-local function next_to_permit(t)
-  for i, w in ipairs(t.list) do
-    if not w.passed then
-      local n = tonumber(want(w)) or 1
-      if n > t.limit then
-        return i, n, 'gone'
-      end
-      if t.used + n <= t.limit then
-        return i, n
-      end
-      return nil
-    end
+local function next_to_permit(t, lines)
+  local line = lines.all
+  local n = line[line.at] and tonumber(want(line[line.at])) or 1
+  if n > t.limit then
+    return line, n, 'gone'
+  end
+  if t.used + n <= t.limit then
+    return line, n
   end
   return nil
 end
 
 -- Gives leases, for the time of their claims, to those whose turn it is. One who is not reached keeps his place, and is passed
--- over this time.
+-- over this time. Each of those who wait is looked at once: there may be thousands.
 local function serve(t)
-  local next_in_line = t.limit > 0 and next_to_permit or next_to_enter
-  while #t.list > 0 do
-    local i, weight, only_told = next_in_line(t)
-    if not i then
-      return
+  local permits = t.limit > 0
+  local next_in_line = permits and next_to_permit or next_to_enter
+  local lines = #t.list > 0 and lines_of(t.list, permits and function() return 'all' end or want)
+  while lines do
+    local line, weight, only_told = next_in_line(t, lines)
+    local w = line and line[line.at]
+    if not w then
+      break
     end
-    local w = t.list[i]
     local claim, token = string.match(w[4], ',(%d+),(%x+)$')
     local heard_by = claim and tell(w[1], KEY)
     t.dirty = true
+    line.at = line.at + 1
     if only_told == 'gone' then
-      table.remove(t.list, i)
-    elseif only_told or not claim or heard_by == 0 then
-      w.passed = true
-    else
-      if t.limit == 0 then
+      w.served = true
+    elseif not (only_told or not claim or heard_by == 0) then
+      if not permits then
         t.phase = want(w) == 'w' and 'w' or 'r'
       end
       t.used = t.used + weight
       put_lease(t, token, t.now + tonumber(claim), weight, ms(t.now), UNCLAIMED, '')
-      table.remove(t.list, i)
+      w.served = true
     end
+    if w.served then
+      line.left = line.left - 1
+    end
+  end
+  if t.dirty then
+    local list = {}
+    for _, w in ipairs(t.list) do
+      if not w.served then
+        list[#list + 1] = w
+      end
+    end
+    t.list = list
   end
 end
 
