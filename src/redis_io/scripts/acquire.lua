@@ -41,14 +41,6 @@ if #f ~= 16 then
 end
 local mark, mark_token = string.sub(s, 2, 2), string.sub(s, 20, 35)
 local label = string.sub(s, 265, eol - 1)
-local waiters = ''
-if string.byte(s, -1) ~= 10 then
-  -- Somebody waits; if it is us, no longer.
-  waiters = string.match(s, '([^\n]*)$', 265)
-  if ARGV[6] then
-    waiters = string.gsub(waiters, ARGV[6] .. ',[^;]*;', '')
-  end
-end
 local set = redis.pcall('SET', KEYS[1], token, 'NX', 'PX', ARGV[2])
 if not set or set.err then
   --#include layout.lua
@@ -93,6 +85,14 @@ if not set or set.err then
     return string.sub(s, 4, 19) .. string.sub(s, 3, 3) .. string.sub(s, 36, 51) .. earlier
   end
   -- Our word, but its state is gone: somebody deleted it. A new one, with a new fencing token.
+end
+local waiters = ''
+if string.byte(s, -1) ~= 10 then
+  -- Somebody waits; if it is us, no longer.
+  waiters = string.match(s, '([^\n]*)$', 265)
+  if ARGV[6] then
+    waiters = string.gsub(waiters, ARGV[6] .. ',[^;]*;', '')
+  end
 end
 redis.call('SET', KEYS[2], '1A' .. mark .. f .. f .. mark_token .. since .. id .. string.sub(s, 73, 264)
   .. ARGV[3] .. '\n' .. label .. '\n' .. waiters, 'PX', ARGV[5])
