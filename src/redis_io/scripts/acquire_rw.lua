@@ -46,10 +46,11 @@ elseif not enter and mode == 'w' then
   enter = t.used == 0 and (#t.list == 0 or t.list[1][1] == ticket)
 elseif not enter then
   enter = not is_alone(t)
-  for _, w in ipairs(t.list) do
+  for _, w in ipairs(enter and t.list or {}) do
     local kind = want(w)
     if kind == 'w' or kind == 'x' then
       enter = false
+      break
     end
   end
 end

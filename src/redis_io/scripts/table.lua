@@ -91,10 +91,10 @@ local function is_alone(t)
 end
 
 -- Those who wait, by what they want, each line in order of arrival: who is the next in it, and how many are still in it.
-local function lines_of(list, kind_of)
+local function lines_of(list)
   local lines = {}
   for _, w in ipairs(list) do
-    local kind = kind_of(w)
+    local kind = want(w)
     local line = lines[kind] or {at = 1, left = 0}
     lines[kind] = line
     line[#line + 1], line.left = w, line.left + 1
@@ -148,9 +148,13 @@ end
 -- over this time. Each of those who wait is looked at once: there may be thousands.
 local function serve(t)
   local permits = t.limit > 0
+  if #t.list == 0 or not permits and is_alone(t) then
+    return
+  end
   local next_in_line = permits and next_to_permit or next_to_enter
-  local lines = #t.list > 0 and lines_of(t.list, permits and function() return 'all' end or want)
-  while lines do
+  local lines = permits and {all = t.list} or lines_of(t.list)
+  t.list.at, t.list.left = 1, #t.list
+  while true do
     local line, weight, only_told = next_in_line(t, lines)
     local w = line and line[line.at]
     if not w then
