@@ -306,3 +306,32 @@ fn the_second_of_two_upgraders_is_refused_where_nobody_has_an_inbox() {
         assert_eq!(refused[0].kind(), ErrorKind::Deadlock, "{ends:?}");
     });
 }
+
+/// While a read becomes a write the server does not know its old lease any more, and the answer is on its way. Whoever verified
+/// the old one then ended it as one that was taken away: a loss, logged and counted, of a lock that was never lost.
+#[test]
+fn a_lease_that_is_verified_while_it_is_replaced_is_not_counted_as_lost() {
+    let scene = Scene::new();
+    let client = scene.client();
+    let read = client.rw_lock("x").upgradable_read().unwrap();
+    let old = read.lease();
+    let upgrade = scene.proxy.rule(
+        |c| c.runs_on("acquire_rw", "{x}:lh:rw"),
+        Action::DelayReply(ms(700)),
+        Times::Once,
+    );
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(upgrade.wait_hit(BOUND), "carried out");
+            let error = old.verify().unwrap_err();
+            assert!(
+                matches!(error.kind(), ErrorKind::NotHeld | ErrorKind::Lost),
+                "{error}"
+            );
+        });
+        let write = read.upgrade().unwrap();
+        write.verify().unwrap();
+    });
+    assert_eq!(client.metrics().lost, 0);
+    assert!(old.check().is_err());
+}
