@@ -130,9 +130,9 @@ impl Lease {
         let answer = core.node.call(&request, limits, budget).map_err(named)?;
         let address = &core.node.target.address;
         if !read_verify(answer.value, script, address).map_err(named)? {
-            if hold.end(LossReason::TakenAway) {
-                let what = "the server says that it is not ours any more";
-                return Err(Error::new(ErrorKind::NotHeld, what).for_lock(&hold.keys.name));
+            // One that is being replaced by another is over as soon as the server has said so, and is no loss.
+            if hold.is_converting() || hold.end(LossReason::TakenAway) {
+                return Err(not_ours(hold));
             }
             self.check()?;
         }
@@ -198,6 +198,9 @@ impl Lease {
         let renewed =
             read_renew(answer.value, hold.family.renew, address).map_err(|f| named(f.error))?;
         if renewed.is_none() {
+            if hold.is_converting() {
+                return Err(not_ours(hold));
+            }
             hold.end(LossReason::TakenAway);
         }
         self.check()?;
@@ -247,6 +250,11 @@ impl Lease {
             forked
         })
     }
+}
+
+fn not_ours(hold: &Hold) -> Error {
+    let what = "the server says that it is not ours any more";
+    Error::new(ErrorKind::NotHeld, what).for_lock(&hold.keys.name)
 }
 
 #[cold]

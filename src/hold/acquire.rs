@@ -278,11 +278,14 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     fn run(&mut self) -> Result<Granted> {
+        // One who upgrades is on the list in any case, so that a second one learns of him.
+        let upgrades = self.wanted.way.replaces().is_some() && !self.patience.is_try;
         loop {
-            let is_reached = self.mailbox.is_some() && self.core.inbox.is_up();
+            let has_mailbox = self.mailbox.is_some();
+            let is_reached = has_mailbox && self.core.inbox.is_up();
             // One who may stand on the list says who he is, wakes or not: a lease must not be given twice, once to him and
             // once to his place.
-            let with_ticket = is_reached || self.registered;
+            let with_ticket = is_reached || self.registered || upgrades;
             let asked = Instant::now();
             let next_look = match self.ask(with_ticket) {
                 Ok(Said::Granted(grant)) => match self.take(grant)? {
@@ -320,7 +323,8 @@ impl Attempt<'_> {
                         let what = format!("somebody else holds it{}", for_how_long(left));
                         return Err(Error::new(ErrorKind::WouldBlock, what));
                     }
-                    if !is_reached && self.open_mailbox() && !with_ticket {
+                    let could_be_told = has_mailbox && with_ticket;
+                    if !is_reached && self.open_mailbox() && !could_be_told {
                         // It may have come free before we could be told: look again, this time with a ticket. Where wakes
                         // can't reach us yet, the first one comes when they can.
                         continue;

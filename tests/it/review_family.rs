@@ -260,3 +260,78 @@ fn a_late_copy_of_a_write_that_was_downgraded_comes_to_nothing() {
     let info = others.rw_lock("x").inspect().unwrap();
     assert!(!info.held, "{info:?}");
 }
+
+/// Two that upgrade wait for each other, so the second is refused; also where neither can have an inbox, and so had no place on
+/// the list: they waited for ever.
+#[test]
+fn the_second_of_two_upgraders_is_refused_where_nobody_has_an_inbox() {
+    let server = Server::start().unwrap();
+    let mut raw = raw(&server.url());
+    ask::<()>(&mut raw, "ACL SETUSER mute on >p ~* resetchannels +@all");
+    // Two names of one server, so that this process does not see the circle.
+    let client = |host: &str| {
+        let url = server.url().replace("redis://", "redis://mute:p@");
+        Client::open(&url.replace("127.0.0.1", host)).unwrap()
+    };
+    let (one, other) = (client("127.0.0.1"), client("localhost"));
+    let (ready, both) = channel();
+    let (go, gone) = channel::<()>();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            let read = one.rw_lock("x").upgradable_read().unwrap();
+            ready.send(()).unwrap();
+            let _ = gone.recv();
+            read.try_upgrade_for(BOUND)
+                .map(drop)
+                .map_err(|r| r.into_parts().1)
+        });
+        let second = scope.spawn(|| {
+            let read = other.rw_lock("x").upgradable_read().unwrap();
+            ready.send(()).unwrap();
+            let _ = gone.recv();
+            read.try_upgrade_for(BOUND)
+                .map(drop)
+                .map_err(|r| r.into_parts().1)
+        });
+        for _ in 0..2 {
+            both.recv_timeout(BOUND).unwrap();
+        }
+        drop(go);
+        let ends = [first, second].map(|t| t.join().unwrap());
+        let refused = ends
+            .iter()
+            .filter_map(|e| e.as_ref().err())
+            .collect::<Vec<_>>();
+        assert_eq!(refused.len(), 1, "{ends:?}");
+        assert_eq!(refused[0].kind(), ErrorKind::Deadlock, "{ends:?}");
+    });
+}
+
+/// While a read becomes a write the server does not know its old lease any more, and the answer is on its way. Whoever verified
+/// the old one then ended it as one that was taken away: a loss, logged and counted, of a lock that was never lost.
+#[test]
+fn a_lease_that_is_verified_while_it_is_replaced_is_not_counted_as_lost() {
+    let scene = Scene::new();
+    let client = scene.client();
+    let read = client.rw_lock("x").upgradable_read().unwrap();
+    let old = read.lease();
+    let upgrade = scene.proxy.rule(
+        |c| c.runs_on("acquire_rw", "{x}:lh:rw"),
+        Action::DelayReply(ms(700)),
+        Times::Once,
+    );
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(upgrade.wait_hit(BOUND), "carried out");
+            let error = old.verify().unwrap_err();
+            assert!(
+                matches!(error.kind(), ErrorKind::NotHeld | ErrorKind::Lost),
+                "{error}"
+            );
+        });
+        let write = read.upgrade().unwrap();
+        write.verify().unwrap();
+    });
+    assert_eq!(client.metrics().lost, 0);
+    assert!(old.check().is_err());
+}

@@ -10,7 +10,7 @@
 -- ARGV  1 token  2 ttl (ms)  3 label \n kind  4 lowest fencing token to give (16 digits)
 --       5 how long to keep the state (ms)  6 ticket to register, if any  7 what else is on the list beside it
 -- reply granted: fencing token (16 digits), mark, mark's token (16 digits) and mark's label, in one string;
---       {0, ms left, beginning of the holder's token, waiters if they were counted} held; {-1} dead token; {-2, which key} somebody's data;
+--       {0, ms left, beginning of the holder's token, waiters} held; {-1} dead token; {-2, which key} somebody's data;
 --       {-3, version} state of a later layout
 local s = redis.call('GET', KEYS[2])
 local token, id = ARGV[1], string.sub(ARGV[1], 1, 8)
@@ -57,19 +57,21 @@ if not set or set.err then
     if left == -1 then
       return {-2, 'word'}
     end
-    local list = {}
+    local waiting = 0
     if ARGV[6] then
       if not is_readable(s) then
         return refusal(s)
       end
       local now = server_ms()
-      local registered = with_heard(s, ARGV[6], ARGV[7], now)
+      local _, _, _, all = texts(s)
+      local registered
+      registered, waiting = heard_of(all, ARGV[6], now, ARGV[7])
       if not registered then
-        local _, _, _, all = texts(s)
-        list = live_waiters(all, now)
+        local list = live_waiters(all, now)
         register(list, ARGV[6], now, ARGV[7])
-        registered = with_waiters(s, join_waiters(list, 0))
+        registered, waiting = join_waiters(list, 0), #list
       end
+      registered = with_waiters(s, registered)
       -- May fail when memory is full: then the waiter finds the truth by polling.
       if found then
         redis.pcall('SET', KEYS[2], registered, 'KEEPTTL')
@@ -77,7 +79,7 @@ if not set or set.err then
         redis.pcall('SET', KEYS[2], registered, 'PX', CLEAN_MS)
       end
     end
-    return {0, left, string.sub(held_by, 1, 64), #list}
+    return {0, left, string.sub(held_by, 1, 64), waiting}
   end
   -- Never shorter: this may be the late copy of a call whose lease has been extended since.
   if left < tonumber(ARGV[2]) then
@@ -93,8 +95,10 @@ local waiters = ''
 if string.byte(s, -1) ~= 10 then
   -- Somebody waits; if it is us, no longer.
   waiters = string.match(s, '([^\n]*)$', 265)
-  if ARGV[6] then
-    waiters = string.gsub(waiters, ARGV[6] .. ',[^;]*;', '')
+  local from = ARGV[6] and string.find(waiters, ARGV[6] .. ',', 1, true)
+  if from then
+    local to = string.find(waiters, ';', from, true)
+    waiters = string.sub(waiters, 1, from - 1) .. string.sub(waiters, to + 1)
   end
 end
 redis.call('SET', KEYS[2], '1A' .. mark .. f .. f .. mark_token .. since .. id .. string.sub(s, 73, 264)

@@ -8,7 +8,7 @@
 --       8 r read, w write, x upgrade  9 token of the lease that is to be replaced, for x  10 '1' if its acquire was
 --       sent more than once
 -- reply granted: fencing token (16 digits), mark, mark's token (16 digits) and mark's label, in one string;
---       {0, ms until a lease runs out, '', waiters if they were counted} held; {-1} dead token; {-2, key} somebody's data;
+--       {0, ms until a lease runs out, '', waiters} held; {-1} dead token; {-2, key} somebody's data;
 --       {-3, version} state of a later layout; {-5} another upgrader waits; {-6} the lease to be replaced is gone
 --#include table.lua
 local px, mode, ticket = tonumber(ARGV[2]), ARGV[8], ARGV[6]
@@ -22,9 +22,7 @@ end
 purge(t)
 if ticket ~= '' and not t.mine and not t.dirty and (is_alone(t) and mode ~= 'x' or t.used > 0 and mode == 'w') then
   -- For him, nothing can have changed.
-  local heard = with_heard(t.s, ticket, ARGV[7], t.now)
-  if heard then
-    t.s = heard
+  if note_heard(t, ticket, ARGV[7]) then
     return save(t, math.max(px, keep(t)), true) or held(t)
   end
 end
@@ -54,10 +52,11 @@ elseif not enter and mode == 'w' then
   enter = t.used == 0 and (#t.list == 0 or t.list[1][1] == ticket)
 elseif not enter then
   enter = not is_alone(t)
-  for _, w in ipairs(t.list) do
+  for _, w in ipairs(enter and t.list or {}) do
     local kind = want(w)
     if kind == 'w' or kind == 'x' then
       enter = false
+      break
     end
   end
 end

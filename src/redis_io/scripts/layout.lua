@@ -41,7 +41,11 @@ end
 
 -- label, kind, earlier label, waiters
 local function texts(s)
-  return string.match(s, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$', 265)
+  local label = string.find(s, '\n', 265, true)
+  local kind = string.find(s, '\n', label + 1, true)
+  local earlier = string.find(s, '\n', kind + 1, true)
+  return string.sub(s, 265, label - 1), string.sub(s, label + 1, kind - 1), string.sub(s, kind + 1, earlier - 1),
+    string.sub(s, earlier + 1)
 end
 
 local function with_texts(s, label, kind, earlier, waiters)
@@ -122,16 +126,51 @@ local function without_waiter(waiters, ticket)
   if ticket == '' then
     return waiters
   end
-  return (string.gsub(waiters, ticket .. ',[^;]*;', ''))
+  local from = string.find(waiters, ticket .. ',', 1, true)
+  local to = from and string.find(waiters, ';', from, true)
+  return to and string.sub(waiters, 1, from - 1) .. string.sub(waiters, to + 1) or waiters
 end
 
--- Those who were heard of lately, in order of arrival: {ticket, arrived, heard, the rest}.
-local function live_waiters(waiters, now)
-  local list = {}
-  for ticket, arrived, heard, rest in string.gmatch(waiters, '(%x+),(%d+),(%d+),([^;]*);') do
-    if tonumber(heard) >= now - SILENT_MS then
-      list[#list + 1] = {ticket, arrived, heard, rest}
+-- The list with `ticket` noted as heard of now, and how many are on it: for one that stands there already, in a list where all
+-- were heard of lately; nothing otherwise. Each of those who wait looks once a second or twice, so this is what a crowd costs:
+-- nothing is taken apart here.
+local function heard_of(waiters, ticket, now, rest)
+  local mine = string.find(waiters, ticket .. ',', 1, true)
+  if not mine or string.find(waiters, ',' .. rest .. ';', mine + 68, true) ~= mine + 68 then
+    return nil
+  end
+  local oldest, count, from = string.format('%.0f', now - SILENT_MS), 0, 1
+  local to = string.find(waiters, ';', from, true)
+  while to do
+    if string.byte(waiters, from + 40) ~= 44 or string.byte(waiters, from + 54) ~= 44
+      or string.byte(waiters, from + 68) ~= 44 or string.sub(waiters, from + 55, from + 67) < oldest then
+      return nil
     end
+    count, from = count + 1, to + 1
+    to = string.find(waiters, ';', from, true)
+  end
+  return string.sub(waiters, 1, mine + 54) .. string.format('%.0f', now) .. string.sub(waiters, mine + 68), count
+end
+
+-- Those who were heard of lately, in order of arrival: {ticket, arrived, heard, the rest, all of it as it stands there}. Each
+-- of those who wait looks once a second, and this is what that costs: so no patterns where all is in its usual place.
+local function live_waiters(waiters, now)
+  local list, oldest, from = {}, now - SILENT_MS, 1
+  local to = string.find(waiters, ';', from, true)
+  while to do
+    local all = string.sub(waiters, from, to)
+    local w
+    if string.byte(all, 41) == 44 and string.byte(all, 55) == 44 and string.byte(all, 69) == 44 then
+      w = {string.sub(all, 1, 40), string.sub(all, 42, 54), string.sub(all, 56, 68), string.sub(all, 70, -2), all}
+    else
+      w = {string.match(all, '(%x+),(%d+),(%d+),([^;]*);$')}
+    end
+    local heard = tonumber(w[3])
+    if heard and heard >= oldest then
+      list[#list + 1] = w
+    end
+    from = to + 1
+    to = string.find(waiters, ';', from, true)
   end
   return list
 end
@@ -141,29 +180,18 @@ local function register(list, ticket, now, rest)
   local now_text = string.format('%.0f', now)
   for _, w in ipairs(list) do
     if w[1] == ticket then
-      w[3], w[4] = now_text, rest
+      w[3], w[4], w[5] = now_text, rest, nil
       return
     end
   end
   list[#list + 1] = {ticket, now_text, now_text, rest}
 end
 
--- The state with the note that this waiter was heard of, if it stands on the list as it says and has not been silent for too
--- long. That is what nearly every look of a waiter comes to, and taking a long list apart for it costs more than all else.
-local function with_heard(s, ticket, rest, now)
-  local at = string.find(s, ticket, 265, true)
-  local heard = at and string.match(s, '^,%d%d%d%d%d%d%d%d%d%d%d%d%d,(%d%d%d%d%d%d%d%d%d%d%d%d%d),', at + 40)
-  if heard and tonumber(heard) >= now - SILENT_MS and string.sub(s, at + 69, at + 69 + #rest) == rest .. ';' then
-    return string.sub(s, 1, at + 54) .. string.format('%.0f', now) .. string.sub(s, at + 68)
-  end
-  return nil
-end
-
 local function join_waiters(list, all_but)
   local out = {}
   for i, w in ipairs(list) do
     if i ~= all_but then
-      out[#out + 1] = table.concat(w, ',') .. ';'
+      out[#out + 1] = w[5] or table.concat(w, ',', 1, 4) .. ';'
     end
   end
   return table.concat(out)
