@@ -10,7 +10,7 @@
 -- ARGV  1 token  2 ttl (ms)  3 label \n kind  4 lowest fencing token to give (16 digits)
 --       5 how long to keep the state (ms)  6 ticket to register, if any  7 what else is on the list beside it
 -- reply granted: fencing token (16 digits), mark, mark's token (16 digits) and mark's label, in one string;
---       {0, ms left, beginning of the holder's token, waiters} held; {-1} dead token; {-2, which key} somebody's data;
+--       {0, ms left, beginning of the holder's token, waiters or 0 if they were not counted} held; {-1} dead token; {-2, which key} somebody's data;
 --       {-3, version} state of a later layout
 local s = redis.call('GET', KEYS[2])
 local token, id = ARGV[1], string.sub(ARGV[1], 1, 8)
@@ -63,15 +63,13 @@ if not set or set.err then
         return refusal(s)
       end
       local now = server_ms()
-      local _, _, _, all = texts(s)
-      local registered
-      registered, waiting = heard_of(all, ARGV[6], now, ARGV[7])
+      local registered = with_heard(s, ARGV[6], ARGV[7], now)
       if not registered then
+        local _, _, _, all = texts(s)
         local list = live_waiters(all, now)
         register(list, ARGV[6], now, ARGV[7])
-        registered, waiting = join_waiters(list, 0), #list
+        registered, waiting = with_waiters(s, join_waiters(list, 0)), #list
       end
-      registered = with_waiters(s, registered)
       -- May fail when memory is full: then the waiter finds the truth by polling.
       if found then
         redis.pcall('SET', KEYS[2], registered, 'KEEPTTL')

@@ -4,7 +4,7 @@
 -- ARGV  1 token  2 ttl (ms)  3 label \n kind  4 lowest fencing token to give (16 digits)
 --       5 not used  6 ticket to register, or ''  7 what else is on the list beside it
 --       8 how many  9 the limit, as the caller knows it  10 '1' if the caller waits already: then the limit may be another
--- reply granted: fencing token (16 digits), N and zeros, in one string; {0, ms until a lease runs out, '', waiters} held;
+-- reply granted: fencing token (16 digits), N and zeros, in one string; {0, ms until a lease runs out, '', waiters or 0 if they were not counted} held;
 --       {-1} dead token; {-2, key} somebody's data; {-3, version} state of a later layout; {-4, limit} more than the limit,
 --       or another limit
 --#include table.lua
@@ -19,7 +19,9 @@ end
 purge(t)
 if ARGV[10] and ticket ~= '' and not t.mine and not t.dirty and n <= t.limit and t.used + n > t.limit then
   -- For him, nothing can have changed.
-  if note_heard(t, ticket, ARGV[7]) then
+  local heard = with_heard(t.s, ticket, ARGV[7], t.now)
+  if heard then
+    t.s = heard
     return save(t, math.max(px, keep(t)), true) or held(t)
   end
 end

@@ -8,7 +8,7 @@
 --       8 r read, w write, x upgrade  9 token of the lease that is to be replaced, for x  10 '1' if its acquire was
 --       sent more than once
 -- reply granted: fencing token (16 digits), mark, mark's token (16 digits) and mark's label, in one string;
---       {0, ms until a lease runs out, '', waiters} held; {-1} dead token; {-2, key} somebody's data;
+--       {0, ms until a lease runs out, '', waiters or 0 if they were not counted} held; {-1} dead token; {-2, key} somebody's data;
 --       {-3, version} state of a later layout; {-5} another upgrader waits; {-6} the lease to be replaced is gone
 --#include table.lua
 local px, mode, ticket = tonumber(ARGV[2]), ARGV[8], ARGV[6]
@@ -22,7 +22,9 @@ end
 purge(t)
 if ticket ~= '' and not t.mine and not t.dirty and (is_alone(t) and mode ~= 'x' or t.used > 0 and mode == 'w') then
   -- For him, nothing can have changed.
-  if note_heard(t, ticket, ARGV[7]) then
+  local heard = with_heard(t.s, ticket, ARGV[7], t.now)
+  if heard then
+    t.s = heard
     return save(t, math.max(px, keep(t)), true) or held(t)
   end
 end

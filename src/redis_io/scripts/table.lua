@@ -41,17 +41,6 @@ local function open(token)
   return t
 end
 
--- Notes that one who waits, for whom nothing can have changed, was heard of. Whether that could be done so, without taking the
--- list apart.
-local function note_heard(t, ticket, rest)
-  local _, _, _, waiters = texts(t.s)
-  local heard, count = heard_of(waiters, ticket, t.now, rest)
-  if heard then
-    t.s, t.waiting = with_waiters(t.s, heard), count
-  end
-  return heard
-end
-
 -- Takes the list of those who wait apart, which not every call needs.
 local function list_waiters(t)
   if not t.list then
@@ -284,5 +273,5 @@ end
 
 -- The reply to one who must wait.
 local function held(t)
-  return {0, math.max(0, math.min(t.earliest - t.now, 86400000)), '', t.list and #t.list or t.waiting}
+  return {0, math.max(0, math.min(t.earliest - t.now, 86400000)), '', t.list and #t.list or 0}
 end
