@@ -57,6 +57,11 @@ local function is_dead(s, id)
   return string.find(string.sub(s, 73, 264), string.sub(id, 2), 1, true) ~= nil
 end
 
+-- Whether it is dead because it was given back: of one that was taken away the first digit differs.
+local function is_released(s, id)
+  return string.find(string.sub(s, 73, 264), id, 1, true) ~= nil
+end
+
 local function bury(s, id)
   if is_dead(s, id) then
     return s

@@ -16,7 +16,7 @@ if read[1] ~= token then
     return 0
   end
   s = s or EMPTY
-  if string.find(s, id, 73, true) then
+  if is_released(s, id) then
     return 1
   end
   s = bury(s, taken(id))

@@ -20,7 +20,7 @@ if t.mine then
   if ARGV[5] then
     t.s = bury_deep(t.s, id)
   end
-elseif string.find(t.s, id, 73, true) then
+elseif is_released(t.s, id) then
   return 1
 else
   released = 0
