@@ -5,6 +5,7 @@ mod bad_replies;
 mod bad_servers;
 mod footprint;
 mod full_server;
+mod histories;
 mod interop;
 mod invariants_bounds;
 mod invariants_clock;
@@ -56,8 +57,9 @@ type Role = (&'static str, fn());
 
 /// What [`support::child::Child::role`] can start: each module lists its own.
 pub(crate) fn roles() -> impl Iterator<Item = &'static Role> {
-    let of_modules: [&[Role]; 15] = [
+    let of_modules: [&[Role]; 16] = [
         bad_replies::ROLES,
+        histories::ROLES,
         interop::ROLES,
         invariants_fencing::ROLES,
         invariants_fork::ROLES,

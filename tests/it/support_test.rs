@@ -2,6 +2,8 @@
 
 mod child;
 mod fetch;
+mod history;
+mod history_runs;
 mod proxy_faults;
 mod proxy_modes;
 mod python;
