@@ -195,8 +195,12 @@ local function grant(t, px, weight, text, floor, alone)
   if alone then
     if string.sub(t.s, 65, 72) == id then
       mark, mark_token, label = string.sub(t.s, 3, 3), string.sub(t.s, 36, 51), earlier
+      if is_fresh then
+        -- The first of these calls granted a lease that has run out; nobody came in between.
+        t.s = string.sub(t.s, 1, 3) .. f .. f .. string.sub(t.s, 36)
+      end
     else
-      t.s = '1A' .. mark .. f .. f .. mark_token .. string.sub(f, 1, 13) .. id .. string.sub(t.s, 73, 264)
+      t.s = '1A' .. mark .. f .. f .. mark_token .. ms(t.now) .. id .. string.sub(t.s, 73, 264)
         .. text .. '\n' .. label .. '\n' .. waiters
     end
     t.phase = 'w'
@@ -239,7 +243,7 @@ local function save(t, px)
   if t.is_new or t.is_late then
     -- Whether we may: no key is made that could then get no ttl. And allowed when memory is full, which lets all that
     -- follows be, too.
-    redis.call('PEXPIRE', KEY, ms(px))
+    redis.call('PEXPIRE', KEY, ms(expires - t.now))
   end
   for i = 1, #fields, 1000 do
     redis.call('HSET', KEY, unpack(fields, i, math.min(i + 999, #fields)))

@@ -1,0 +1,666 @@
+//! What a table of leases and the scripts on it are meant to be, in plain steps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use redis::Value;
+
+use super::state::{CLEAN, MARKED, State, adopt, near};
+use super::words_model::Said;
+use super::world::{Key, Seen, number, parts, text};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lease {
+    pub(super) ends: i64,
+    pub(super) weight: u64,
+    pub(super) since: i64,
+    /// 0 for one that was given, and not come for yet.
+    pub(super) fencing: u64,
+    pub(super) label: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Table {
+    pub(super) state: State,
+    /// By token.
+    pub(super) leases: BTreeMap<String, Lease>,
+    /// Who entered last: `r` or `w`; `l` where a semaphore's limit was set by hand.
+    pub(super) phase: char,
+    pub(super) limit: u64,
+    pub(super) expires: i64,
+    /// Before this nothing runs out. May be early; then those who look find out.
+    pub(super) earliest: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    Empty,
+    Ours(Table),
+    /// Somebody's data, or another layout; and its version.
+    Alien(Key, Option<String>),
+}
+
+#[derive(Debug)]
+pub(super) struct Model {
+    pub(super) key: String,
+    pub(super) slot: Slot,
+    pub(super) listening: BTreeSet<String>,
+    pub(super) messages: Vec<(String, String)>,
+    pub(super) from: i64,
+    pub(super) to: i64,
+    pub(super) given: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Want {
+    Read,
+    Write,
+    /// Instead of the read lease with this token.
+    Upgrade(String),
+    /// So many of so many; whether it waits already.
+    Permits(u64, u64, bool),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Acquire {
+    pub(super) token: String,
+    pub(super) ttl: i64,
+    pub(super) text: String,
+    pub(super) floor: u64,
+    pub(super) keep: i64,
+    pub(super) ticket: Option<String>,
+    pub(super) entry: String,
+    pub(super) want: Want,
+}
+
+/// Whose turn it is.
+enum Turn {
+    Enters(usize),
+    /// Learns that he can go on by himself.
+    IsTold(usize),
+    /// Wants more than there is.
+    IsSentAway(usize),
+}
+
+impl Table {
+    fn new() -> Table {
+        Table {
+            state: State::empty(),
+            leases: BTreeMap::new(),
+            phase: 'r',
+            limit: 0,
+            expires: 0,
+            earliest: i64::MAX,
+        }
+    }
+
+    fn used(&self) -> u64 {
+        self.leases.values().map(|lease| lease.weight).sum()
+    }
+
+    fn keep(&self) -> i64 {
+        if self.phase == 'l' {
+            MARKED
+        } else {
+            self.state.keep()
+        }
+    }
+
+    fn writes(&self) -> bool {
+        self.phase == 'w' && !self.leases.is_empty()
+    }
+
+    fn someone_wants(&self, want: &str) -> bool {
+        self.state.waiters.iter().any(|w| w.want == want)
+    }
+
+    /// Among readers and writers. A writer waits for all, and lets no new reader in; after a writer all readers enter that
+    /// wait, `together`; one who upgrades goes before all, once he is the last reader.
+    fn next_to_enter(&self, passed: &[String], together: &mut bool) -> Option<Turn> {
+        if self.writes() {
+            return None;
+        }
+        let waiters = &self.state.waiters;
+        let first = |want: &str| {
+            waiters
+                .iter()
+                .position(|w| w.want == want && !passed.contains(&w.ticket))
+        };
+        let (reader, writer) = (first("r"), first("w"));
+        if self.leases.is_empty() {
+            if reader.is_some() && (self.phase == 'w' || writer.is_none()) {
+                *together = true;
+                return reader.map(Turn::Enters);
+            }
+            return writer.map(Turn::Enters);
+        }
+        if self.someone_wants("x") {
+            let is_last = self.leases.len() == 1;
+            return first("x").filter(|_| is_last).map(Turn::IsTold);
+        }
+        let may_enter = *together || !self.someone_wants("w");
+        reader.filter(|_| may_enter).map(Turn::Enters)
+    }
+
+    /// In order of arrival.
+    fn next_to_permit(&self, passed: &[String]) -> Option<Turn> {
+        let waiters = &self.state.waiters;
+        let i = waiters.iter().position(|w| !passed.contains(&w.ticket))?;
+        let n: u64 = waiters[i].want.parse().unwrap();
+        if n > self.limit {
+            return Some(Turn::IsSentAway(i));
+        }
+        (self.used() + n <= self.limit).then_some(Turn::Enters(i))
+    }
+}
+
+impl Model {
+    pub(super) fn new(key: &str) -> Model {
+        Model {
+            key: key.into(),
+            slot: Slot::Empty,
+            listening: BTreeSet::new(),
+            messages: Vec::new(),
+            from: 0,
+            to: 0,
+            given: None,
+        }
+    }
+
+    fn now(&self) -> i64 {
+        self.from / 1000
+    }
+
+    pub(super) fn at(&mut self, seen: &Seen) {
+        (self.from, self.to) = (seen.from, seen.to);
+        self.given = match &seen.reply {
+            Value::BulkString(grant) => String::from_utf8_lossy(grant)
+                .get(..16)
+                .and_then(|token| token.parse().ok()),
+            _ => None,
+        };
+        self.messages.clear();
+    }
+
+    pub(super) fn pass(&mut self, ms: i64) {
+        let now = self.now();
+        if let Slot::Ours(table) = &mut self.slot {
+            table.state.age(ms);
+            table.expires -= ms;
+            table.earliest = table.earliest.saturating_sub(ms);
+            table.leases.retain(|_, lease| {
+                lease.ends -= ms;
+                lease.ends > now
+            });
+            if table.expires <= now {
+                self.slot = Slot::Empty;
+            }
+        }
+    }
+
+    fn fencing(&self, least: u64) -> u64 {
+        let at_least = least.max(u64::try_from(self.from).unwrap());
+        let at_most = least.max(u64::try_from(self.to).unwrap());
+        self.given.unwrap_or(at_least).clamp(at_least, at_most)
+    }
+
+    /// The table, without those who have been silent for too long.
+    fn open(&self) -> Result<Table, Said> {
+        match &self.slot {
+            Slot::Empty => Ok(Table::new()),
+            Slot::Ours(table) => {
+                let mut table = table.clone();
+                table.state.forget_silent(self.now());
+                Ok(table)
+            }
+            Slot::Alien(_, Some(version)) => Err(Said::CodeOf(-3, version.clone())),
+            Slot::Alien(_, None) => Err(Said::CodeOf(-2, self.key.clone())),
+        }
+    }
+
+    /// What is written is kept for so long at least; never shorter than before while anybody has a lease.
+    fn save(&mut self, mut table: Table, keep: i64) {
+        let expires = self.now() + keep;
+        table.expires = if table.leases.is_empty() {
+            expires
+        } else {
+            expires.max(table.expires)
+        };
+        self.slot = Slot::Ours(table);
+    }
+
+    /// Gives leases to those whose turn it is. One who does not listen keeps his place, and is passed over. Returns whether
+    /// anybody's turn had come.
+    fn serve(&mut self, table: &mut Table, mut together: bool) -> bool {
+        let now = self.now();
+        let mut passed = Vec::new();
+        let mut any = false;
+        loop {
+            let turn = if table.limit > 0 {
+                table.next_to_permit(&passed)
+            } else {
+                table.next_to_enter(&passed, &mut together)
+            };
+            let Some(Turn::Enters(i) | Turn::IsTold(i) | Turn::IsSentAway(i)) = turn else {
+                return any;
+            };
+            any = true;
+            let waiter = table.state.waiters[i].clone();
+            let hears = self.listening.contains(waiter.inbox());
+            if hears {
+                self.messages.push(waiter.message(&self.key));
+            }
+            match turn {
+                Some(Turn::IsSentAway(_)) => table.state.leave(&waiter.ticket),
+                Some(Turn::Enters(_)) if hears => {
+                    table.state.leave(&waiter.ticket);
+                    let weight = waiter.want.parse().unwrap_or(1);
+                    if table.limit == 0 {
+                        table.phase = waiter.want.chars().next().unwrap();
+                    }
+                    let lease = Lease {
+                        ends: now + waiter.claim.unwrap(),
+                        weight,
+                        since: now,
+                        fencing: 0,
+                        label: String::new(),
+                    };
+                    table.leases.insert(waiter.token, lease);
+                }
+                _ => passed.push(waiter.ticket),
+            }
+        }
+    }
+
+    /// A lease for the caller: a new one, or of one that was given to him, or the same again.
+    fn grant(
+        &self,
+        table: &mut Table,
+        token: &str,
+        ttl: i64,
+        text: &str,
+        floor: u64,
+        weight: u64,
+        alone: bool,
+    ) -> Said {
+        let now = self.now();
+        let had = table.leases.get(token).cloned();
+        let before = had.as_ref().map_or(0, |lease| lease.fencing);
+        let fencing = if before > 0 {
+            before
+        } else {
+            self.fencing(floor.max(table.state.last + 1))
+        };
+        let told = if alone && table.state.is_held_by(token) {
+            table.state.earlier.told()
+        } else {
+            table.state.mark.told()
+        };
+        if alone && !table.state.is_held_by(token) {
+            table.state.grant(token, fencing, text, now);
+        } else if before == 0 {
+            table.state.last = fencing;
+            if alone {
+                // Its lease had run out, and nobody has come in between.
+                table.state.mark.token = fencing;
+            }
+        }
+        if table.limit == 0 {
+            table.phase = if alone { 'w' } else { 'r' };
+        }
+        let lease = Lease {
+            ends: had.as_ref().map_or(0, |lease| lease.ends).max(now + ttl),
+            weight,
+            since: had.map_or(now, |lease| lease.since),
+            fencing,
+            label: text.split('\n').next().unwrap().into(),
+        };
+        table.leases.insert(token.into(), lease);
+        Said::Granted(format!("{fencing:016}{told}"))
+    }
+
+    pub(super) fn acquire(&mut self, call: &Acquire) -> Said {
+        let now = self.now();
+        let mut table = match self.open() {
+            Ok(table) => table,
+            Err(refused) => return refused,
+        };
+        if table.state.is_dead(&call.token) {
+            return Said::Code(-1);
+        }
+        let purged = now >= table.earliest;
+        if let Want::Permits(_, limit, _) = call.want {
+            if table.limit == 0 {
+                table.limit = limit;
+            }
+        }
+        let changed = self.serve(&mut table, false) || purged;
+        let mine = table.leases.contains_key(&call.token);
+        let ticket = call.ticket.clone().unwrap_or_default();
+        let waiters = &table.state.waiters;
+        let is_first = waiters.first().is_none_or(|w| w.ticket == ticket);
+        let enters = match &call.want {
+            _ if mine => true,
+            Want::Upgrade(old) => {
+                if !table.leases.contains_key(old) {
+                    return Said::Code(-6);
+                }
+                if waiters.iter().any(|w| w.want == "x" && w.ticket != ticket) {
+                    return Said::Code(-5);
+                }
+                let is_last = table.leases.len() == 1;
+                if is_last {
+                    table.leases.remove(old);
+                    table.state.bury(old, true, false);
+                }
+                is_last
+            }
+            Want::Write => table.leases.is_empty() && is_first,
+            Want::Read => !table.writes() && !table.someone_wants("w") && !table.someone_wants("x"),
+            Want::Permits(n, limit, waits) => {
+                if *n > table.limit || !waits && table.limit != *limit {
+                    let limit = table.limit.to_string();
+                    if changed {
+                        table.state.leave(&ticket);
+                        let keep = table.keep();
+                        self.save(table, keep);
+                    }
+                    return Said::CodeOf(-4, limit);
+                }
+                table.used() + n <= table.limit && is_first
+            }
+        };
+        if enters {
+            table.state.leave(&ticket);
+            let alone = matches!(call.want, Want::Write | Want::Upgrade(_));
+            let weight = if let Want::Permits(n, ..) = call.want {
+                n
+            } else {
+                1
+            };
+            let said = self.grant(
+                &mut table,
+                &call.token,
+                call.ttl,
+                &call.text,
+                call.floor,
+                weight,
+                alone,
+            );
+            let keep = if alone {
+                call.keep
+            } else {
+                call.ttl + table.keep()
+            };
+            self.save(table, keep);
+            return said;
+        }
+        if call.ticket.is_some() {
+            table.state.register(&ticket, &call.entry, now);
+        }
+        let soonest = table.leases.values().map(|lease| lease.ends - now).min();
+        let waiters = i64::try_from(table.state.waiters.len()).unwrap();
+        if call.ticket.is_some() || changed {
+            let keep = call.ttl.max(table.keep());
+            self.save(table, keep);
+        }
+        Said::Held(soonest.unwrap_or(86_400_000), String::new(), waiters, None)
+    }
+
+    pub(super) fn downgrade(&mut self, call: &Acquire, old: &str) -> Said {
+        let mut table = match self.open() {
+            Ok(table) => table,
+            Err(refused) => return refused,
+        };
+        if table.state.is_dead(&call.token) {
+            return Said::Code(-1);
+        }
+        let again = table.leases.contains_key(&call.token);
+        if !again {
+            if !table.leases.contains_key(old) || !table.state.is_held_by(old) {
+                return Said::Code(-6);
+            }
+            table.leases.remove(old);
+            table.state.release('C');
+            table.state.bury(old, true, false);
+        }
+        let said = self.grant(
+            &mut table,
+            &call.token,
+            call.ttl,
+            &call.text,
+            call.floor,
+            1,
+            false,
+        );
+        self.serve(&mut table, !again);
+        let keep = call.ttl + table.keep();
+        self.save(table, keep);
+        said
+    }
+
+    pub(super) fn renew(&mut self, token: &str, ttl: i64) -> Said {
+        let now = self.now();
+        let Slot::Ours(table) = &mut self.slot else {
+            return Said::Code(0);
+        };
+        let Some(lease) = table.leases.get_mut(token) else {
+            return Said::Code(0);
+        };
+        let left = lease.ends - now;
+        lease.ends = now + ttl;
+        table.expires = table.expires.max(now + ttl + CLEAN);
+        Said::Renewed(left)
+    }
+
+    pub(super) fn is_ours(&self, token: &str) -> bool {
+        matches!(&self.slot, Slot::Ours(table) if table.leases.contains_key(token))
+    }
+
+    pub(super) fn release(&mut self, token: &str, mark: char, twice: bool) -> Said {
+        let Ok(mut table) = self.open() else {
+            return Said::Int(0);
+        };
+        let ours = table.leases.remove(token).is_some();
+        if ours {
+            if table.state.is_held_by(token) {
+                table.state.release(mark);
+            }
+        } else if table.state.was_released(token) {
+            return Said::Int(1);
+        }
+        table.state.bury(token, ours, twice);
+        self.serve(&mut table, false);
+        let keep = table.keep();
+        self.save(table, keep);
+        Said::Int(ours.into())
+    }
+
+    pub(super) fn leave(&mut self, token: &str, ticket: &str, sure: bool) -> Said {
+        let mut table = match self.open() {
+            Ok(table) => table,
+            Err(refused) => return refused,
+        };
+        if table.leases.remove(token).is_some() {
+            table.state.ungrant(token);
+        }
+        if !token.is_empty() && !sure {
+            table.state.bury_for_long(token);
+        } else if self.slot == Slot::Empty {
+            return Said::Code(1);
+        }
+        table.state.leave(ticket);
+        self.serve(&mut table, false);
+        let keep = table.keep();
+        self.save(table, keep);
+        Said::Code(1)
+    }
+
+    pub(super) fn force_unlock(&mut self) -> Said {
+        let mut table = match self.open() {
+            Ok(table) => table,
+            Err(refused) => return refused,
+        };
+        if table.leases.is_empty() {
+            return Said::Code(0);
+        }
+        for token in std::mem::take(&mut table.leases).into_keys() {
+            table.state.bury(&token, false, false);
+        }
+        table.state.holder = None;
+        self.serve(&mut table, false);
+        let keep = table.keep();
+        self.save(table, keep);
+        Said::Code(1)
+    }
+
+    pub(super) fn set_permits(&mut self, limit: u64) -> Said {
+        let mut table = match self.open() {
+            Ok(table) => table,
+            Err(refused) => return refused,
+        };
+        table.limit = limit;
+        table.phase = 'l';
+        self.serve(&mut table, false);
+        let keep = table.keep();
+        self.save(table, keep);
+        Said::Code(1)
+    }
+
+    /// A reply; where it is about when a lease runs out, it may be too early.
+    pub(super) fn said_is(said: &Said, seen: &Value) -> bool {
+        match (said, seen) {
+            (Said::Held(left, _, waiters, _), Value::Array(parts)) => {
+                parts.len() == 4
+                    && parts[0] == Value::Int(0)
+                    && matches!(parts[1], Value::Int(l) if l >= 0 && (l <= *left || near(l, *left)))
+                    && text(&parts[2]).is_empty()
+                    && number(&parts[3]) == *waiters
+            }
+            _ => said.is(seen),
+        }
+    }
+
+    /// Whether the table and the messages are as they should be.
+    pub(super) fn compare(&mut self, seen: &Seen, forced: bool) -> Result<(), String> {
+        let key = &seen.keys[0];
+        let now = seen.from / 1000;
+        let there = match (&mut self.slot, &*key.kind) {
+            (_, "none") => Slot::Empty,
+            (Slot::Alien(before, version), _) if before == key => {
+                Slot::Alien(key.clone(), version.clone())
+            }
+            (Slot::Ours(table), "hash") if key.left > 0 => {
+                let read = read(key, seen)?;
+                table.state.adopt_times(&read.state);
+                adopt(&mut table.expires, read.expires);
+                table.earliest = read.earliest;
+                if !near(read.expires, now + key.left) {
+                    return Err(format!("{} ms left of {read:?}", key.left));
+                }
+                for (token, lease) in &mut table.leases {
+                    if let Some(read) = read.leases.get(token) {
+                        adopt(&mut lease.ends, read.ends);
+                        adopt(&mut lease.since, read.since);
+                    }
+                }
+                if forced {
+                    // All at once, in any order.
+                    let sorted = |ids: &[String]| ids.iter().cloned().collect::<BTreeSet<_>>();
+                    if sorted(&table.state.dead) == sorted(&read.state.dead) {
+                        table.state.dead.clone_from(&read.state.dead);
+                    }
+                }
+                Slot::Ours(read)
+            }
+            _ => return Err(format!("instead of {:?} there is {key:?}", self.slot)),
+        };
+        if there != self.slot {
+            return Err(format!("instead of {:#?} there is {there:#?}", self.slot));
+        }
+        if seen.size != i64::from(there != Slot::Empty) {
+            return Err(format!("{} keys", seen.size));
+        }
+        if self.messages != seen.messages {
+            let (ours, theirs) = (&self.messages, &seen.messages);
+            return Err(format!("messages {theirs:?} instead of {ours:?}"));
+        }
+        if let Slot::Ours(table) = &there {
+            if table.phase == 'w' && table.leases.len() > 1 {
+                return Err(format!("a writer with others: {table:?}"));
+            }
+            if table
+                .leases
+                .values()
+                .any(|lease| lease.ends > table.expires)
+            {
+                return Err(format!("a lease outlives its key: {table:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn inspection_is(seen: &Seen) -> bool {
+        let said = parts(seen.reply.clone());
+        let key = &seen.keys[0];
+        let fields: Vec<String> = parts(said[2].clone()).iter().map(text).collect();
+        let at: i64 = text(&said[1]).parse().unwrap();
+        text(&said[0]) == key.kind
+            && (seen.from / 1000..=seen.to / 1000).contains(&at)
+            && (key.kind != "hash" || fields.join("\u{1}") == key.value)
+    }
+}
+
+/// Takes the hash on the server apart. What has run out counts no more.
+fn read(key: &Key, seen: &Seen) -> Result<Table, String> {
+    let mut words = key.value.split('\u{1}');
+    let mut fields = BTreeMap::new();
+    while let (Some(field), Some(value)) = (words.next(), words.next()) {
+        fields.insert(field, value);
+    }
+    let broken = || format!("a broken table: {fields:?}");
+    let state = fields.get("s").and_then(|s| State::read(s));
+    let extra: Vec<&str> = fields.get("x").ok_or_else(broken)?.split(',').collect();
+    let [used, earliest, expires, limit, phase] = *extra else {
+        return Err(broken());
+    };
+    let number = |n: &str| n.parse::<i64>().map_err(|_| broken());
+    let (mut all, mut leases) = (0, BTreeMap::new());
+    for (field, value) in &fields {
+        let Some(token) = field.strip_prefix('h') else {
+            continue;
+        };
+        let parts: Vec<&str> = value.splitn(5, ',').collect();
+        let [ends, weight, since, fencing, label] = *parts else {
+            return Err(broken());
+        };
+        let lease = Lease {
+            ends: number(ends)?,
+            weight: weight.parse().map_err(|_| broken())?,
+            since: number(since)?,
+            fencing: fencing.parse().map_err(|_| broken())?,
+            label: label.into(),
+        };
+        all += lease.weight;
+        if lease.ends < number(earliest)? {
+            return Err(format!("a lease ends before the earliest: {fields:?}"));
+        }
+        if lease.ends > seen.to / 1000 {
+            leases.insert(token.to_owned(), lease);
+        }
+    }
+    // Until something has run out, the sum is known without looking.
+    if seen.to / 1000 < number(earliest)? && used != all.to_string() {
+        return Err(format!("{used} used: {fields:?}"));
+    }
+    Ok(Table {
+        state: state.ok_or_else(broken)?,
+        leases,
+        phase: phase.chars().next().ok_or_else(broken)?,
+        limit: limit.parse().map_err(|_| broken())?,
+        expires: number(expires)?,
+        earliest: match number(earliest)? {
+            9_999_999_999_999 => i64::MAX,
+            earliest => earliest,
+        },
+    })
+}
