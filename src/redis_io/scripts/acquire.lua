@@ -43,8 +43,9 @@ local mark, mark_token = string.sub(s, 2, 2), string.sub(s, 20, 35)
 local label = string.sub(s, 265, eol - 1)
 local waiters = ''
 if string.byte(s, -1) ~= 10 then
-  -- Somebody waits; if it is us, no longer.
-  waiters = string.match(s, '([^\n]*)$', 265)
+  -- Somebody waits; if it is us, no longer, also if we don't name ourselves now: who is left on the list with a token would be
+  -- given the word once more.
+  waiters = string.gsub(string.match(s, '([^\n]*)$', 265), '[^;]*,' .. token .. ';', '')
   if ARGV[6] then
     waiters = string.gsub(waiters, ARGV[6] .. ',[^;]*;', '')
   end

@@ -216,9 +216,11 @@ local function grant(t, px, weight, text, floor, alone)
   return f .. mark .. mark_token .. label
 end
 
+-- By its token, too: one who does not name his ticket now, because he can't be told just then, would be given a lease in place
+-- of the one that he has.
 local function take_off(t, ticket)
   for i, w in ipairs(t.list) do
-    if w[1] == ticket then
+    if w[1] == ticket or string.match(w[4], '%x+$') == t.token then
       table.remove(t.list, i)
       return
     end

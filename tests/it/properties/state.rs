@@ -215,6 +215,12 @@ impl State {
         self.waiters.retain(|w| w.ticket != ticket);
     }
 
+    /// It has, or gives up, what it waited for under this token.
+    pub(super) fn wait_no_more(&mut self, ticket: &str, token: &str) {
+        self.leave(ticket);
+        self.waiters.retain(|w| token.is_empty() || w.token != token);
+    }
+
     /// At the end, or in its place.
     pub(super) fn register(&mut self, ticket: &str, entry: &str, now: i64) {
         let waiter = Waiter::read(&format!("{ticket},{now},{now},{entry}")).unwrap();

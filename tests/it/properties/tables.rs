@@ -543,7 +543,7 @@ impl Case<'_, '_> {
 /// upgrades at a time; no lease shortens another's, or the key's.
 #[test]
 fn readers_and_writers_are_what_their_model_says_after_any_calls() {
-    check(200, op(false), &["{w}:lh:rw"], |world, ops| {
+    check(200, op(false), &["{w}:lh:rw"], &["x"], |world, ops| {
         case(world, ops, false)
     });
 }
@@ -552,7 +552,7 @@ fn readers_and_writers_are_what_their_model_says_after_any_calls() {
 /// nothing from anybody.
 #[test]
 fn permits_are_what_their_model_says_after_any_calls() {
-    check(200, op(true), &["{w}:lh:sem"], |world, ops| {
+    check(200, op(true), &["{w}:lh:sem"], &["x"], |world, ops| {
         case(world, ops, true)
     });
 }

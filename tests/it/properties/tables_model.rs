@@ -360,7 +360,7 @@ impl Model {
                 if *n > table.limit || !waits && table.limit != *limit {
                     let limit = table.limit.to_string();
                     if changed {
-                        table.state.leave(&ticket);
+                        table.state.wait_no_more(&ticket, &call.token);
                         let keep = table.keep();
                         self.save(table, keep);
                     }
@@ -370,7 +370,7 @@ impl Model {
             }
         };
         if enters {
-            table.state.leave(&ticket);
+            table.state.wait_no_more(&ticket, &call.token);
             let alone = matches!(call.want, Want::Write | Want::Upgrade(_));
             let weight = if let Want::Permits(n, ..) = call.want {
                 n
@@ -488,7 +488,7 @@ impl Model {
         } else if self.slot == Slot::Empty {
             return Said::Code(1);
         }
-        table.state.leave(ticket);
+        table.state.wait_no_more(ticket, token);
         self.serve(&mut table, false);
         let keep = table.keep();
         self.save(table, keep);

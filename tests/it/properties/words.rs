@@ -493,7 +493,14 @@ impl Case<'_, '_> {
 #[test]
 fn one_word_is_what_its_model_says_after_any_calls() {
     let keys = ["w", "{w}:lh:s"];
-    check(200, op(&[How::Mutex, How::Fair, How::Fair]), &keys, case);
+    let outcomes = ["x"];
+    check(
+        200,
+        op(&[How::Mutex, How::Fair, How::Fair]),
+        &keys,
+        &outcomes,
+        case,
+    );
 }
 
 /// Several words at once, between others that want one of them: all or none, one fencing token above all.
@@ -504,6 +511,7 @@ fn three_words_are_what_their_model_says_after_any_calls() {
         200,
         op(&[How::All, How::All, How::Mutex, How::Fair]),
         &keys,
+        &["x"],
         case,
     );
 }

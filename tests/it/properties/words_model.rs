@@ -275,7 +275,7 @@ impl Model {
         let fencing = self.fencing(call.floor.max(state.last + 1));
         let reply = format!("{fencing:016}{}", state.mark.told());
         state.grant(&call.token, fencing, &call.text, now);
-        state.leave(call.ticket.as_deref().unwrap_or(""));
+        state.wait_no_more(call.ticket.as_deref().unwrap_or(""), &call.token);
         self.words[i].slot = Slot::Ours(state, now + call.keep);
         Said::Granted(reply)
     }

@@ -89,13 +89,17 @@ pub(super) struct World<'a> {
     shas: BTreeMap<&'static str, String>,
     look: String,
     pub(super) keys: Vec<String>,
+    /// How often each script had each outcome.
+    outcomes: BTreeMap<String, u32>,
 }
 
-/// Runs `case` for so many lists of operations, and shows the shortest one that fails.
+/// Runs `case` for so many lists of operations (or `PROPTEST_CASES`), and shows the shortest one that fails. Each of
+/// `outcomes` must have come up again and again.
 pub(super) fn check<Op: Debug + Clone>(
     cases: u32,
     op: impl Strategy<Value = Op>,
     keys: &[&str],
+    outcomes: &[&str],
     case: impl Fn(&mut World<'_>, &[Op]) -> Result<bool, String>,
 ) {
     let server = Server::start().unwrap();
@@ -108,11 +112,13 @@ pub(super) fn check<Op: Debug + Clone>(
         listening: BTreeSet::new(),
         shas: BTreeMap::new(),
         look: String::new(),
+        outcomes: BTreeMap::new(),
         keys: keys.iter().map(|&key| key.to_owned()).collect(),
     };
     world.look = world.load(LOOK);
     let world = RefCell::new(world);
     let ended_early = RefCell::new(0);
+    let cases = std::env::var("PROPTEST_CASES").map_or(cases, |n| n.parse().unwrap());
     let mut runner = TestRunner::new(Config {
         cases,
         failure_persistence: None,
@@ -141,6 +147,10 @@ pub(super) fn check<Op: Debug + Clone>(
         ended_early * 2 < cases,
         "too slow here: {ended_early} of {cases} cases ended early"
     );
+    let seen = &world.borrow().outcomes;
+    let is_rare = |outcome: &&&str| seen.get(**outcome).is_none_or(|&n| n < 5);
+    let rare: Vec<_> = outcomes.iter().filter(is_rare).collect();
+    assert!(rare.is_empty(), "hardly ever {rare:?}: {seen:#?}");
 }
 
 impl World<'_> {
@@ -191,7 +201,20 @@ impl World<'_> {
             .arg(keys.len())
             .arg(keys)
             .arg(args);
-        self.run(&command)
+        let seen = self.run(&command);
+        let outcome = match &seen.reply {
+            Value::BulkString(_) => "granted".to_owned(),
+            Value::Int(n) => n.to_string(),
+            Value::Array(parts) => match parts.first() {
+                Some(Value::Int(n)) => n.to_string(),
+                _ => "seen".into(),
+            },
+            _ => "error".into(),
+        };
+        for what in [outcome, format!("messages: {}", seen.messages.len())] {
+            *self.outcomes.entry(format!("{script} {what}")).or_default() += 1;
+        }
+        seen
     }
 
     pub(super) fn pass(&mut self, ms: i64) -> Seen {
