@@ -4,6 +4,8 @@
 mod state;
 mod tables;
 mod tables_model;
+mod tables_ops;
 mod words;
 mod words_model;
+mod words_ops;
 mod world;

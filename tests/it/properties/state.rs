@@ -218,7 +218,8 @@ impl State {
     /// It has, or gives up, what it waited for under this token.
     pub(super) fn wait_no_more(&mut self, ticket: &str, token: &str) {
         self.leave(ticket);
-        self.waiters.retain(|w| token.is_empty() || w.token != token);
+        self.waiters
+            .retain(|w| token.is_empty() || w.token != token);
     }
 
     /// At the end, or in its place.

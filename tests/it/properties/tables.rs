@@ -1,214 +1,10 @@
 //! Tables: readers and writers, permits.
 
-use proptest::prelude::*;
-
 use super::state::MARKED;
 use super::tables_model::{Acquire, Model, Slot, Want};
+use super::tables_ops::{CLIENTS, Client, LIMIT, Op, SPOILT, STEPS, TTLS, Used, op};
 use super::words_model::Said;
-use super::world::{SLOP, Seen, World, check, token};
-
-const TTLS: [i64; 3] = [10_500, 28_500, 100_500];
-/// Steps of time end more than [`SLOP`] beside anything that ends.
-const STEPS: [i64; 5] = [6000, 12_000, 30_000, 3_606_000, 604_806_000];
-
-#[derive(Clone, Debug)]
-enum Op {
-    /// Also the same call again, and the one that comes for what was given.
-    Acquire {
-        client: usize,
-        writes: bool,
-        n: u64,
-        other_limit: bool,
-        waits: bool,
-        ttl: usize,
-        floor: u8,
-    },
-    AcquireDead {
-        client: usize,
-    },
-    Upgrade {
-        client: usize,
-        waits: bool,
-    },
-    /// Also the same call again.
-    Downgrade {
-        client: usize,
-        ttl: usize,
-    },
-    SetPermits {
-        n: u64,
-    },
-    Renew {
-        client: usize,
-        ttl: usize,
-    },
-    Release {
-        client: usize,
-        mark: char,
-        twice: bool,
-    },
-    ReleaseAgain {
-        client: usize,
-    },
-    Leave {
-        client: usize,
-        with_token: bool,
-        sure: bool,
-    },
-    Force,
-    Verify {
-        client: usize,
-    },
-    Inspect,
-    /// By hand.
-    Delete,
-    /// Another type, or somebody's data.
-    Spoil {
-        how: usize,
-    },
-    Pass {
-        step: usize,
-    },
-    Listen {
-        client: usize,
-        on: bool,
-    },
-}
-
-fn op(permits: bool) -> impl Strategy<Value = Op> {
-    let client = 0..CLIENTS;
-    let often = prop::bool::weighted(0.7);
-    let floor = prop_oneof![8 => Just(0_u8), 1 => Just(1), 1 => Just(2)];
-    let acquire = (
-        client.clone(),
-        any::<bool>(),
-        1..4_u64,
-        prop::bool::weighted(0.1),
-        often.clone(),
-        0..3_usize,
-        floor,
-    );
-    let release = (
-        client.clone(),
-        proptest::sample::select(&['C', 'C', 'P', 'A'][..]),
-        any::<bool>(),
-    );
-    let upgrade =
-        (client.clone(), often.clone()).prop_map(|(client, waits)| Op::Upgrade { client, waits });
-    let downgrade =
-        (client.clone(), 0..3_usize).prop_map(|(client, ttl)| Op::Downgrade { client, ttl });
-    let of_kind = if permits {
-        (1..5_u64).prop_map(|n| Op::SetPermits { n }).boxed()
-    } else {
-        prop_oneof![upgrade, downgrade].boxed()
-    };
-    prop_oneof![
-        40 => acquire.prop_map(|(client, writes, n, other_limit, waits, ttl, floor)| Op::Acquire { client, writes, n, other_limit, waits, ttl, floor }),
-        2 => client.clone().prop_map(|client| Op::AcquireDead { client }),
-        if permits { 4 } else { 16 } => of_kind,
-        4 => (client.clone(), 0..3_usize).prop_map(|(client, ttl)| Op::Renew { client, ttl }),
-        20 => release.prop_map(|(client, mark, twice)| Op::Release { client, mark, twice }),
-        3 => client.clone().prop_map(|client| Op::ReleaseAgain { client }),
-        6 => (client.clone(), any::<bool>(), any::<bool>()).prop_map(|(client, with_token, sure)| Op::Leave { client, with_token, sure }),
-        2 => Just(Op::Force),
-        2 => client.clone().prop_map(|client| Op::Verify { client }),
-        1 => Just(Op::Inspect),
-        1 => Just(Op::Delete),
-        1 => (0..SPOILT.len()).prop_map(|how| Op::Spoil { how }),
-        5 => proptest::sample::select(&[0, 0, 0, 1, 1, 2, 2, 3, 4][..]).prop_map(|step| Op::Pass { step }),
-        3 => (client, often).prop_map(|(client, on)| Op::Listen { client, on }),
-    ]
-}
-
-const CLIENTS: usize = 4;
-const LIMIT: u64 = 3;
-
-/// What somebody else may keep there, and the version that it then seems to have.
-const SPOILT: [(&str, Option<&str>); 5] = [
-    ("redis.call('RPUSH', KEYS[1], 'item')", None),
-    ("redis.call('SET', KEYS[1], 'data')", None),
-    ("redis.call('HSET', KEYS[1], 'field', 'data')", None),
-    (
-        "redis.call('HSET', KEYS[1], 's', 'data', 'x', 'data')",
-        None,
-    ),
-    (
-        "redis.call('HSET', KEYS[1], 's', '3NN0000000000000000 and more', 'x', '0,0,0,0,r')",
-        Some("3"),
-    ),
-];
-
-/// What a token is used for.
-#[derive(Clone, Debug)]
-struct Used {
-    token: String,
-    want: Want,
-    /// The writer's token that a downgrade replaced.
-    downgraded: Option<String>,
-}
-
-/// One who follows the rules: a token until it is given back or given up, a ticket for each wait.
-#[derive(Debug)]
-struct Client {
-    n: u64,
-    inbox: String,
-    made: u64,
-    token: String,
-    ticket: String,
-    used: Option<Used>,
-    holds: bool,
-    waits: bool,
-    seen: u64,
-    released: Option<Used>,
-    dead: Option<Used>,
-}
-
-impl Client {
-    fn new(n: u64) -> Client {
-        let mut client = Client {
-            n,
-            inbox: token(n + 1),
-            made: 0,
-            token: String::new(),
-            ticket: String::new(),
-            used: None,
-            holds: false,
-            waits: false,
-            seen: 0,
-            released: None,
-            dead: None,
-        };
-        client.start_anew();
-        client
-    }
-
-    fn start_anew(&mut self) {
-        self.made += 1;
-        self.token = token((self.n + 1) * 1000 + self.made);
-        self.ticket = format!("{}{:08x}", self.inbox, self.made);
-        self.used = None;
-        self.holds = false;
-        self.waits = false;
-    }
-
-    /// The read lease is what it has, as before it wanted more.
-    fn reads_on(&mut self) {
-        let used = self.used.clone();
-        self.start_anew();
-        if let Some(Used {
-            want: Want::Upgrade(old),
-            ..
-        }) = used
-        {
-            self.used = Some(Used {
-                token: old,
-                want: Want::Read,
-                downgraded: None,
-            });
-            self.holds = true;
-        }
-    }
-}
+use super::world::{SLOP, Seen, World, check};
 
 struct Case<'a, 'b> {
     world: &'a mut World<'b>,
@@ -336,6 +132,14 @@ impl Case<'_, '_> {
         }
     }
 
+    /// The client that is meant, or the next one that is so.
+    fn one_that(&self, n: usize, is_so: impl Fn(&Client) -> bool) -> Option<usize> {
+        let all = self.clients.len();
+        (n..n + all)
+            .map(|n| n % all)
+            .find(|&n| is_so(&self.clients[n]))
+    }
+
     /// Some do not make sense now, and are left out.
     fn step(&mut self, op: &Op) -> Option<(Option<Said>, Seen)> {
         match *op {
@@ -369,6 +173,7 @@ impl Case<'_, '_> {
                 Some((Some(said), seen))
             }
             Op::AcquireDead { client: n } => {
+                let n = self.one_that(n, |c| c.dead.is_some())?;
                 let used = self.clients[n].dead.clone()?;
                 if !matches!(&self.model.slot, Slot::Ours(t) if t.state.is_dead(&used.token)) {
                     return None;
@@ -380,11 +185,11 @@ impl Case<'_, '_> {
                 Some((Some(said), seen))
             }
             Op::Upgrade { client: n, waits } => {
+                let reads =
+                    |c: &Client| c.used.as_ref().is_some_and(|used| used.want == Want::Read);
+                let n = self.one_that(n, |c| c.holds && reads(c))?;
                 let client = &mut self.clients[n];
                 let used = client.used.clone()?;
-                if !client.holds || used.want != Want::Read {
-                    return None;
-                }
                 client.start_anew();
                 let want = Want::Upgrade(used.token);
                 let used = Used {
@@ -399,11 +204,14 @@ impl Case<'_, '_> {
                 Some((Some(said), seen))
             }
             Op::Downgrade { client: n, ttl } => {
+                let writes = |c: &Client| {
+                    c.used
+                        .as_ref()
+                        .is_some_and(|used| used.want != Want::Read || used.downgraded.is_some())
+                };
+                let n = self.one_that(n, |c| c.holds && writes(c))?;
                 let client = &mut self.clients[n];
                 let used = client.used.clone()?;
-                if !client.holds {
-                    return None;
-                }
                 let used = match (&used.want, &used.downgraded) {
                     (Want::Write | Want::Upgrade(_), None) => {
                         client.start_anew();
@@ -438,11 +246,13 @@ impl Case<'_, '_> {
                 Some((Some(self.model.set_permits(n)), seen))
             }
             Op::Renew { client, ttl } => {
+                let client = self.one_that(client, |c| c.used.is_some())?;
                 let used = self.clients[client].used.clone()?;
                 let seen = self.call("renew_table", &[used.token.clone(), TTLS[ttl].to_string()]);
                 Some((Some(self.model.renew(&used.token, TTLS[ttl])), seen))
             }
             Op::Verify { client } => {
+                let client = self.one_that(client, |c| c.used.is_some())?;
                 let used = self.clients[client].used.clone()?;
                 let seen = self.call("verify_table", &[used.token.clone()]);
                 let ours = self.model.is_ours(&used.token);
@@ -453,10 +263,8 @@ impl Case<'_, '_> {
                 mark,
                 twice,
             } => {
+                let client = self.one_that(client, |c| c.holds)?;
                 let client = &mut self.clients[client];
-                if !client.holds {
-                    return None;
-                }
                 let used = client.used.clone()?;
                 client.start_anew();
                 client.released = Some(used.clone());
@@ -464,6 +272,7 @@ impl Case<'_, '_> {
                 Some(self.release(&used.token, mark, twice))
             }
             Op::ReleaseAgain { client } => {
+                let client = self.one_that(client, |c| c.released.is_some())?;
                 let used = self.clients[client].released.clone()?;
                 Some(self.release(&used.token, 'C', true))
             }
@@ -472,6 +281,9 @@ impl Case<'_, '_> {
                 with_token,
                 sure,
             } => {
+                let client = self
+                    .one_that(client, |c| c.used.is_some())
+                    .unwrap_or(client);
                 let client = &mut self.clients[client];
                 let (token, ticket) = match &client.used {
                     Some(used) => (used.token.clone(), client.ticket.clone()),
@@ -543,7 +355,26 @@ impl Case<'_, '_> {
 /// upgrades at a time; no lease shortens another's, or the key's.
 #[test]
 fn readers_and_writers_are_what_their_model_says_after_any_calls() {
-    check(200, op(false), &["{w}:lh:rw"], &["x"], |world, ops| {
+    let outcomes = [
+        "acquire_rw -1",
+        "acquire_rw -2",
+        "acquire_rw -5",
+        "acquire_rw 0",
+        "acquire_rw granted",
+        "acquire_rw messages: 1",
+        "downgrade granted",
+        "downgrade messages: 1",
+        "release_table 0",
+        "release_table messages: 1",
+        "release_table messages: 2",
+        "leave_table messages: 1",
+        "renew_table 1",
+        "renew_table 0",
+        "force_unlock_table messages: 1",
+        "verify_table 1",
+        "inspect_table seen",
+    ];
+    check(150, op(false), &["{w}:lh:rw"], &outcomes, |world, ops| {
         case(world, ops, false)
     });
 }
@@ -552,7 +383,19 @@ fn readers_and_writers_are_what_their_model_says_after_any_calls() {
 /// nothing from anybody.
 #[test]
 fn permits_are_what_their_model_says_after_any_calls() {
-    check(200, op(true), &["{w}:lh:sem"], &["x"], |world, ops| {
+    let outcomes = [
+        "acquire_permits -1",
+        "acquire_permits -4",
+        "acquire_permits 0",
+        "acquire_permits granted",
+        "release_table 1",
+        "release_table messages: 1",
+        "set_permits 1",
+        "set_permits messages: 1",
+        "renew_table 1",
+        "verify_table 1",
+    ];
+    check(150, op(true), &["{w}:lh:sem"], &outcomes, |world, ops| {
         case(world, ops, true)
     });
 }

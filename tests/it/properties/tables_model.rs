@@ -595,6 +595,9 @@ impl Model {
             {
                 return Err(format!("a lease outlives its key: {table:?}"));
             }
+            if table.leases.keys().any(|token| table.state.is_dead(token)) {
+                return Err(format!("a dead token has a lease: {table:?}"));
+            }
         }
         Ok(())
     }

@@ -1,173 +1,9 @@
 //! Words: mutex, queue, and several at once.
 
-use proptest::prelude::*;
-
 use super::state::{CLEAN, MARKED};
 use super::words_model::{Acquire, DATA, LATER, Lock, Model, Said, Slot};
-use super::world::{SLOP, Seen, World, check, token};
-
-const TTLS: [i64; 3] = [10_500, 28_500, 100_500];
-/// Steps of time end more than [`SLOP`] beside anything that ends.
-const STEPS: [i64; 5] = [6000, 12_000, 30_000, 3_606_000, 604_806_000];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
-    Mutex,
-    Fair,
-    All,
-}
-
-#[derive(Clone, Debug)]
-enum Op {
-    /// Also the same call again, and the one that comes for what was given.
-    Acquire {
-        client: usize,
-        how: How,
-        words: u8,
-        waits: bool,
-        ttl: usize,
-        floor: u64,
-    },
-    AcquireDead {
-        client: usize,
-    },
-    Renew {
-        client: usize,
-        ttl: usize,
-    },
-    Release {
-        client: usize,
-        mark: char,
-        rest: bool,
-        twice: bool,
-    },
-    ReleaseAgain {
-        client: usize,
-    },
-    Leave {
-        client: usize,
-        with_token: bool,
-        sure: bool,
-    },
-    Force {
-        word: usize,
-    },
-    Verify {
-        client: usize,
-    },
-    Inspect {
-        word: usize,
-    },
-    /// By hand.
-    Delete {
-        word: usize,
-        state: bool,
-    },
-    /// Another type, or somebody's data.
-    Spoil {
-        word: usize,
-        state: bool,
-        how: u8,
-    },
-    /// Another library's lock.
-    Foreign {
-        word: usize,
-    },
-    Pass {
-        step: usize,
-    },
-    Listen {
-        client: usize,
-        on: bool,
-    },
-}
-
-fn op(hows: &'static [How]) -> impl Strategy<Value = Op> {
-    let client = 0..3_usize;
-    let word = 0..3_usize;
-    let floor = prop_oneof![8 => Just(0), 1 => Just(1), 1 => Just(2)];
-    let acquire = (
-        client.clone(),
-        proptest::sample::select(hows),
-        1..8_u8,
-        prop::bool::weighted(0.7),
-        0..3_usize,
-        floor,
-    );
-    let release = (
-        client.clone(),
-        proptest::sample::select(&['C', 'C', 'P', 'A'][..]),
-        prop::bool::weighted(0.1),
-        any::<bool>(),
-    );
-    prop_oneof![
-        40 => acquire.prop_map(|(client, how, words, waits, ttl, floor)| Op::Acquire { client, how, words, waits, ttl, floor }),
-        3 => client.clone().prop_map(|client| Op::AcquireDead { client }),
-        5 => (client.clone(), 0..3_usize).prop_map(|(client, ttl)| Op::Renew { client, ttl }),
-        20 => release.prop_map(|(client, mark, rest, twice)| Op::Release { client, mark, rest, twice }),
-        3 => client.clone().prop_map(|client| Op::ReleaseAgain { client }),
-        8 => (client.clone(), any::<bool>(), any::<bool>()).prop_map(|(client, with_token, sure)| Op::Leave { client, with_token, sure }),
-        3 => word.clone().prop_map(|word| Op::Force { word }),
-        2 => client.clone().prop_map(|client| Op::Verify { client }),
-        2 => word.clone().prop_map(|word| Op::Inspect { word }),
-        2 => (word.clone(), any::<bool>()).prop_map(|(word, state)| Op::Delete { word, state }),
-        1 => (word.clone(), any::<bool>(), 0..3_u8).prop_map(|(word, state, how)| Op::Spoil { word, state, how }),
-        1 => word.prop_map(|word| Op::Foreign { word }),
-        6 => proptest::sample::select(&[0, 0, 0, 1, 1, 2, 2, 3, 4][..]).prop_map(|step| Op::Pass { step }),
-        4 => (client, prop::bool::weighted(0.7)).prop_map(|(client, on)| Op::Listen { client, on }),
-    ]
-}
-
-/// What a token is used for.
-#[derive(Clone, Debug)]
-struct Used {
-    token: String,
-    words: Vec<usize>,
-    how: How,
-}
-
-/// One who follows the rules: a token until it is given back or given up, a ticket for each wait.
-#[derive(Debug)]
-struct Client {
-    n: u64,
-    inbox: String,
-    made: u64,
-    token: String,
-    ticket: String,
-    used: Option<Used>,
-    holds: bool,
-    /// Highest fencing token so far.
-    seen: u64,
-    released: Option<Used>,
-    dead: Option<Used>,
-}
-
-impl Client {
-    fn new(n: u64) -> Client {
-        let mut client = Client {
-            n,
-            inbox: token(n + 1),
-            made: 0,
-            token: String::new(),
-            ticket: String::new(),
-            used: None,
-            holds: false,
-            seen: 0,
-            released: None,
-            dead: None,
-        };
-        client.start_anew();
-        client
-    }
-
-    fn start_anew(&mut self) {
-        self.made += 1;
-        self.token = token((self.n + 1) * 1000 + self.made);
-        self.ticket = format!("{}{:08x}", self.inbox, self.made);
-        self.used = None;
-        self.holds = false;
-    }
-}
+use super::words_ops::{Client, How, Op, STEPS, TTLS, Used, op};
+use super::world::{SLOP, Seen, World, check};
 
 struct Case<'a, 'b> {
     world: &'a mut World<'b>,
@@ -287,6 +123,14 @@ impl Case<'_, '_> {
         (Said::Int(all.into()), seen)
     }
 
+    /// The client that is meant, or the next one that is so.
+    fn one_that(&self, n: usize, is_so: impl Fn(&Client) -> bool) -> Option<usize> {
+        let all = self.clients.len();
+        (n..n + all)
+            .map(|n| n % all)
+            .find(|&n| is_so(&self.clients[n]))
+    }
+
     /// Some do not make sense now, and are left out.
     fn step(&mut self, op: &Op) -> Option<(Option<Said>, Seen)> {
         let words = self.model.words.len();
@@ -342,6 +186,7 @@ impl Case<'_, '_> {
                 Some((Some(said), seen))
             }
             Op::AcquireDead { client: n } => {
+                let n = self.one_that(n, |c| c.dead.is_some())?;
                 let used = self.clients[n].dead.clone()?;
                 let remembered = |&i: &usize| matches!(&self.model.words[i].slot, Slot::Ours(s, _) if s.is_dead(&used.token));
                 if !used.words.iter().any(remembered) {
@@ -361,6 +206,7 @@ impl Case<'_, '_> {
                 Some((Some(said), seen))
             }
             Op::Renew { client, ttl } => {
+                let client = self.one_that(client, |c| c.used.is_some())?;
                 let used = self.clients[client].used.clone()?;
                 let args = [used.token.clone(), TTLS[ttl].to_string()];
                 let seen = self.call_words("renew", &used.words, &args);
@@ -368,6 +214,7 @@ impl Case<'_, '_> {
                 Some((Some(said), seen))
             }
             Op::Verify { client } => {
+                let client = self.one_that(client, |c| c.used.is_some())?;
                 let used = self.clients[client].used.clone()?;
                 let seen = self.call_words("verify", &used.words, &[used.token.clone()]);
                 let said = self.model.verify(&used.words, &used.token);
@@ -379,10 +226,8 @@ impl Case<'_, '_> {
                 rest,
                 twice,
             } => {
+                let client = self.one_that(client, |c| c.holds)?;
                 let client = &mut self.clients[client];
-                if !client.holds {
-                    return None;
-                }
                 let used = client.used.clone()?;
                 client.start_anew();
                 client.released = Some(used.clone());
@@ -391,6 +236,7 @@ impl Case<'_, '_> {
                 Some((Some(said), seen))
             }
             Op::ReleaseAgain { client } => {
+                let client = self.one_that(client, |c| c.released.is_some())?;
                 let used = self.clients[client].released.clone()?;
                 let (said, seen) = self.release(&used, 'C', false, true);
                 Some((Some(said), seen))
@@ -400,6 +246,9 @@ impl Case<'_, '_> {
                 with_token,
                 sure,
             } => {
+                let client = self
+                    .one_that(client, |c| c.used.is_some())
+                    .unwrap_or(client);
                 let client = &mut self.clients[client];
                 // Without a wait of its own it passes a stray wake on.
                 let (token, ticket, words) = match &client.used {
@@ -493,25 +342,42 @@ impl Case<'_, '_> {
 #[test]
 fn one_word_is_what_its_model_says_after_any_calls() {
     let keys = ["w", "{w}:lh:s"];
-    let outcomes = ["x"];
-    check(
-        200,
-        op(&[How::Mutex, How::Fair, How::Fair]),
-        &keys,
-        &outcomes,
-        case,
-    );
+    let outcomes = [
+        "acquire -1",
+        "acquire_fair granted",
+        "acquire_fair 0",
+        "renew 1",
+        "renew 0",
+        "release 1",
+        "release 0",
+        "release messages: 1",
+        "leave messages: 1",
+        "force_unlock 1",
+        "verify 1",
+        "verify 0",
+        "inspect seen",
+    ];
+    let hows = [How::Mutex, How::Fair, How::Fair];
+    check(150, op(hows), &keys, &outcomes, case);
 }
 
 /// Several words at once, between others that want one of them: all or none, one fencing token above all.
 #[test]
 fn three_words_are_what_their_model_says_after_any_calls() {
     let keys = ["a", "{a}:lh:s", "b", "{b}:lh:s", "c", "{c}:lh:s"];
-    check(
-        200,
-        op(&[How::All, How::All, How::Mutex, How::Fair]),
-        &keys,
-        &["x"],
-        case,
-    );
+    let outcomes = [
+        "acquire_all -1",
+        "acquire_all -2",
+        "acquire_all 0",
+        "acquire_all granted",
+        "release_all 1",
+        "release_all 0",
+        "release_all messages: 1",
+        "leave messages: 1",
+        "renew 1",
+        "renew 0",
+        "verify 1",
+    ];
+    let hows = [How::All, How::All, How::Mutex, How::Fair];
+    check(150, op(hows), &keys, &outcomes, case);
 }

@@ -527,6 +527,11 @@ impl Model {
             if kept != word.slot {
                 return Err(format!("instead of {:#?} there is {kept:#?}", word.slot));
             }
+            if let (Lock::Held(by, _), Slot::Ours(state, _)) = (&there, &kept) {
+                if !by.starts_with("lh:rest:") && state.is_dead(by) {
+                    return Err(format!("{by} has it, which is dead: {state:?}"));
+                }
+            }
             size += i64::from(there != Lock::Free) + i64::from(kept != Slot::Empty);
         }
         if size != seen.size {
