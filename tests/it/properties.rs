@@ -5,6 +5,7 @@ mod state;
 mod tables;
 mod tables_model;
 mod tables_ops;
+mod turns;
 mod words;
 mod words_model;
 mod words_ops;

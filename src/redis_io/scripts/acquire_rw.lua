@@ -43,7 +43,8 @@ elseif not enter then
   for _, w in ipairs(t.list) do
     local kind = want(w)
     if kind == 'w' or kind == 'x' then
-      enter = false
+      -- Unless nobody is in and he is the first: no message reached him, and he and a writer would wait for each other.
+      enter = t.used == 0 and t.list[1][1] == ticket
     end
   end
 end

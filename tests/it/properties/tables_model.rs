@@ -355,7 +355,11 @@ impl Model {
                 is_last
             }
             Want::Write => table.leases.is_empty() && is_first,
-            Want::Read => !table.writes() && !table.someone_wants("w") && !table.someone_wants("x"),
+            // A writer that waits stops him, unless nobody is in and it would be his turn, but that he could not be told.
+            Want::Read => {
+                let writer_waits = table.someone_wants("w") || table.someone_wants("x");
+                !table.writes() && (!writer_waits || table.leases.is_empty() && is_first)
+            }
             Want::Permits(n, limit, waits) => {
                 if *n > table.limit || !waits && table.limit != *limit {
                     let limit = table.limit.to_string();
