@@ -2,11 +2,14 @@
 //! calls, dead tokens, keys deleted by hand and keys of other types.
 
 mod state;
+mod table;
 mod tables;
 mod tables_model;
 mod tables_ops;
+mod tables_seen;
 mod turns;
 mod words;
 mod words_model;
 mod words_ops;
+mod words_seen;
 mod world;

@@ -254,7 +254,7 @@ impl Case<'_, '_> {
             Op::Verify { client } => {
                 let client = self.one_that(client, |c| c.used.is_some())?;
                 let used = self.clients[client].used.clone()?;
-                let seen = self.call("verify_table", &[used.token.clone()]);
+                let seen = self.call("verify_table", std::slice::from_ref(&used.token));
                 let ours = self.model.is_ours(&used.token);
                 Some((Some(Said::Code(ours.into())), seen))
             }

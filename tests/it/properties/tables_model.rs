@@ -1,35 +1,13 @@
 //! What a table of leases and the scripts on it are meant to be, in plain steps.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use redis::Value;
 
-use super::state::{CLEAN, MARKED, State, adopt, near};
+use super::state::CLEAN;
+use super::table::{Lease, Table, Turn};
 use super::words_model::Said;
-use super::world::{Key, Seen, number, parts, text};
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Lease {
-    pub(super) ends: i64,
-    pub(super) weight: u64,
-    pub(super) since: i64,
-    /// 0 for one that was given, and not come for yet.
-    pub(super) fencing: u64,
-    pub(super) label: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Table {
-    pub(super) state: State,
-    /// By token.
-    pub(super) leases: BTreeMap<String, Lease>,
-    /// Who entered last: `r` or `w`; `l` where a semaphore's limit was set by hand.
-    pub(super) phase: char,
-    pub(super) limit: u64,
-    pub(super) expires: i64,
-    /// Before this nothing runs out. May be early; then those who look find out.
-    pub(super) earliest: i64,
-}
+use super::world::{Key, Seen};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
@@ -70,87 +48,6 @@ pub(super) struct Acquire {
     pub(super) ticket: Option<String>,
     pub(super) entry: String,
     pub(super) want: Want,
-}
-
-/// Whose turn it is.
-enum Turn {
-    Enters(usize),
-    /// Learns that he can go on by himself.
-    IsTold(usize),
-    /// Wants more than there is.
-    IsSentAway(usize),
-}
-
-impl Table {
-    fn new() -> Table {
-        Table {
-            state: State::empty(),
-            leases: BTreeMap::new(),
-            phase: 'r',
-            limit: 0,
-            expires: 0,
-            earliest: i64::MAX,
-        }
-    }
-
-    fn used(&self) -> u64 {
-        self.leases.values().map(|lease| lease.weight).sum()
-    }
-
-    fn keep(&self) -> i64 {
-        if self.phase == 'l' {
-            MARKED
-        } else {
-            self.state.keep()
-        }
-    }
-
-    fn writes(&self) -> bool {
-        self.phase == 'w' && !self.leases.is_empty()
-    }
-
-    fn someone_wants(&self, want: &str) -> bool {
-        self.state.waiters.iter().any(|w| w.want == want)
-    }
-
-    /// Among readers and writers. A writer waits for all, and lets no new reader in; after a writer all readers enter that
-    /// wait, `together`; one who upgrades goes before all, once he is the last reader.
-    fn next_to_enter(&self, passed: &[String], together: &mut bool) -> Option<Turn> {
-        if self.writes() {
-            return None;
-        }
-        let waiters = &self.state.waiters;
-        let first = |want: &str| {
-            waiters
-                .iter()
-                .position(|w| w.want == want && !passed.contains(&w.ticket))
-        };
-        let (reader, writer) = (first("r"), first("w"));
-        if self.leases.is_empty() {
-            if reader.is_some() && (self.phase == 'w' || writer.is_none()) {
-                *together = true;
-                return reader.map(Turn::Enters);
-            }
-            return writer.map(Turn::Enters);
-        }
-        if self.someone_wants("x") {
-            let is_last = self.leases.len() == 1;
-            return first("x").filter(|_| is_last).map(Turn::IsTold);
-        }
-        let may_enter = *together || !self.someone_wants("w");
-        reader.filter(|_| may_enter).map(Turn::Enters)
-    }
-
-    /// In order of arrival.
-    fn next_to_permit(&self, passed: &[String]) -> Option<Turn> {
-        let waiters = &self.state.waiters;
-        let i = waiters.iter().position(|w| !passed.contains(&w.ticket))?;
-        let n: u64 = waiters[i].want.parse().unwrap();
-        if n > self.limit {
-            return Some(Turn::IsSentAway(i));
-        }
-        (self.used() + n <= self.limit).then_some(Turn::Enters(i))
-    }
 }
 
 impl Model {
@@ -272,23 +169,15 @@ impl Model {
     }
 
     /// A lease for the caller: a new one, or of one that was given to him, or the same again.
-    fn grant(
-        &self,
-        table: &mut Table,
-        token: &str,
-        ttl: i64,
-        text: &str,
-        floor: u64,
-        weight: u64,
-        alone: bool,
-    ) -> Said {
+    fn grant(&self, table: &mut Table, call: &Acquire, weight: u64, alone: bool) -> Said {
+        let (token, text) = (&*call.token, &*call.text);
         let now = self.now();
         let had = table.leases.get(token).cloned();
         let before = had.as_ref().map_or(0, |lease| lease.fencing);
         let fencing = if before > 0 {
             before
         } else {
-            self.fencing(floor.max(table.state.last + 1))
+            self.fencing(call.floor.max(table.state.last + 1))
         };
         let told = if alone && table.state.is_held_by(token) {
             table.state.earlier.told()
@@ -308,7 +197,10 @@ impl Model {
             table.phase = if alone { 'w' } else { 'r' };
         }
         let lease = Lease {
-            ends: had.as_ref().map_or(0, |lease| lease.ends).max(now + ttl),
+            ends: had
+                .as_ref()
+                .map_or(0, |lease| lease.ends)
+                .max(now + call.ttl),
             weight,
             since: had.map_or(now, |lease| lease.since),
             fencing,
@@ -328,10 +220,10 @@ impl Model {
             return Said::Code(-1);
         }
         let purged = now >= table.earliest;
-        if let Want::Permits(_, limit, _) = call.want {
-            if table.limit == 0 {
-                table.limit = limit;
-            }
+        if let Want::Permits(_, limit, _) = call.want
+            && table.limit == 0
+        {
+            table.limit = limit;
         }
         let changed = self.serve(&mut table, false) || purged;
         let mine = table.leases.contains_key(&call.token);
@@ -381,15 +273,7 @@ impl Model {
             } else {
                 1
             };
-            let said = self.grant(
-                &mut table,
-                &call.token,
-                call.ttl,
-                &call.text,
-                call.floor,
-                weight,
-                alone,
-            );
+            let said = self.grant(&mut table, call, weight, alone);
             let keep = if alone {
                 call.keep
             } else {
@@ -427,15 +311,7 @@ impl Model {
             table.state.release('C');
             table.state.bury(old, true, false);
         }
-        let said = self.grant(
-            &mut table,
-            &call.token,
-            call.ttl,
-            &call.text,
-            call.floor,
-            1,
-            false,
-        );
+        let said = self.grant(&mut table, call, 1, false);
         self.serve(&mut table, !again);
         let keep = call.ttl + table.keep();
         self.save(table, keep);
@@ -529,145 +405,4 @@ impl Model {
         self.save(table, keep);
         Said::Code(1)
     }
-
-    /// A reply; where it is about when a lease runs out, it may be too early.
-    pub(super) fn said_is(said: &Said, seen: &Value) -> bool {
-        match (said, seen) {
-            (Said::Held(left, _, waiters, _), Value::Array(parts)) => {
-                parts.len() == 4
-                    && parts[0] == Value::Int(0)
-                    && matches!(parts[1], Value::Int(l) if l >= 0 && (l <= *left || near(l, *left)))
-                    && text(&parts[2]).is_empty()
-                    && number(&parts[3]) == *waiters
-            }
-            _ => said.is(seen),
-        }
-    }
-
-    /// Whether the table and the messages are as they should be.
-    pub(super) fn compare(&mut self, seen: &Seen, forced: bool) -> Result<(), String> {
-        let key = &seen.keys[0];
-        let now = seen.from / 1000;
-        let there = match (&mut self.slot, &*key.kind) {
-            (_, "none") => Slot::Empty,
-            (Slot::Alien(before, version), _) if before == key => {
-                Slot::Alien(key.clone(), version.clone())
-            }
-            (Slot::Ours(table), "hash") if key.left > 0 => {
-                let read = read(key, seen)?;
-                table.state.adopt_times(&read.state);
-                adopt(&mut table.expires, read.expires);
-                table.earliest = read.earliest;
-                if !near(read.expires, now + key.left) {
-                    return Err(format!("{} ms left of {read:?}", key.left));
-                }
-                for (token, lease) in &mut table.leases {
-                    if let Some(read) = read.leases.get(token) {
-                        adopt(&mut lease.ends, read.ends);
-                        adopt(&mut lease.since, read.since);
-                    }
-                }
-                if forced {
-                    // All at once, in any order.
-                    let sorted = |ids: &[String]| ids.iter().cloned().collect::<BTreeSet<_>>();
-                    if sorted(&table.state.dead) == sorted(&read.state.dead) {
-                        table.state.dead.clone_from(&read.state.dead);
-                    }
-                }
-                Slot::Ours(read)
-            }
-            _ => return Err(format!("instead of {:?} there is {key:?}", self.slot)),
-        };
-        if there != self.slot {
-            return Err(format!("instead of {:#?} there is {there:#?}", self.slot));
-        }
-        if seen.size != i64::from(there != Slot::Empty) {
-            return Err(format!("{} keys", seen.size));
-        }
-        if self.messages != seen.messages {
-            let (ours, theirs) = (&self.messages, &seen.messages);
-            return Err(format!("messages {theirs:?} instead of {ours:?}"));
-        }
-        if let Slot::Ours(table) = &there {
-            if table.phase == 'w' && table.leases.len() > 1 {
-                return Err(format!("a writer with others: {table:?}"));
-            }
-            if table
-                .leases
-                .values()
-                .any(|lease| lease.ends > table.expires)
-            {
-                return Err(format!("a lease outlives its key: {table:?}"));
-            }
-            if table.leases.keys().any(|token| table.state.is_dead(token)) {
-                return Err(format!("a dead token has a lease: {table:?}"));
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn inspection_is(seen: &Seen) -> bool {
-        let said = parts(seen.reply.clone());
-        let key = &seen.keys[0];
-        let fields: Vec<String> = parts(said[2].clone()).iter().map(text).collect();
-        let at: i64 = text(&said[1]).parse().unwrap();
-        text(&said[0]) == key.kind
-            && (seen.from / 1000..=seen.to / 1000).contains(&at)
-            && (key.kind != "hash" || fields.join("\u{1}") == key.value)
-    }
-}
-
-/// Takes the hash on the server apart. What has run out counts no more.
-fn read(key: &Key, seen: &Seen) -> Result<Table, String> {
-    let mut words = key.value.split('\u{1}');
-    let mut fields = BTreeMap::new();
-    while let (Some(field), Some(value)) = (words.next(), words.next()) {
-        fields.insert(field, value);
-    }
-    let broken = || format!("a broken table: {fields:?}");
-    let state = fields.get("s").and_then(|s| State::read(s));
-    let extra: Vec<&str> = fields.get("x").ok_or_else(broken)?.split(',').collect();
-    let [used, earliest, expires, limit, phase] = *extra else {
-        return Err(broken());
-    };
-    let number = |n: &str| n.parse::<i64>().map_err(|_| broken());
-    let (mut all, mut leases) = (0, BTreeMap::new());
-    for (field, value) in &fields {
-        let Some(token) = field.strip_prefix('h') else {
-            continue;
-        };
-        let parts: Vec<&str> = value.splitn(5, ',').collect();
-        let [ends, weight, since, fencing, label] = *parts else {
-            return Err(broken());
-        };
-        let lease = Lease {
-            ends: number(ends)?,
-            weight: weight.parse().map_err(|_| broken())?,
-            since: number(since)?,
-            fencing: fencing.parse().map_err(|_| broken())?,
-            label: label.into(),
-        };
-        all += lease.weight;
-        if lease.ends < number(earliest)? {
-            return Err(format!("a lease ends before the earliest: {fields:?}"));
-        }
-        if lease.ends > seen.to / 1000 {
-            leases.insert(token.to_owned(), lease);
-        }
-    }
-    // Until something has run out, the sum is known without looking.
-    if seen.to / 1000 < number(earliest)? && used != all.to_string() {
-        return Err(format!("{used} used: {fields:?}"));
-    }
-    Ok(Table {
-        state: state.ok_or_else(broken)?,
-        leases,
-        phase: phase.chars().next().ok_or_else(broken)?,
-        limit: limit.parse().map_err(|_| broken())?,
-        expires: number(expires)?,
-        earliest: match number(earliest)? {
-            9_999_999_999_999 => i64::MAX,
-            earliest => earliest,
-        },
-    })
 }

@@ -7,7 +7,7 @@ use super::world::token;
 
 pub(super) const TTLS: [i64; 3] = [10_500, 28_500, 100_500];
 /// Steps of time end more than the slop beside anything that ends.
-pub(super) const STEPS: [i64; 5] = [6000, 12_000, 30_000, 3_606_000, 604_806_000];
+pub(super) const STEPS: [i64; 6] = [3000, 6000, 12_000, 30_000, 3_606_000, 604_806_000];
 
 #[derive(Clone, Debug)]
 pub(super) enum Op {
@@ -82,7 +82,7 @@ pub(super) fn op(permits: bool) -> impl Strategy<Value = Op> {
         any::<bool>(),
         1..4_u64,
         prop::bool::weighted(0.1),
-        often.clone(),
+        often,
         0..3_usize,
         floor,
     );
@@ -91,8 +91,7 @@ pub(super) fn op(permits: bool) -> impl Strategy<Value = Op> {
         proptest::sample::select(&['C', 'C', 'P', 'A'][..]),
         any::<bool>(),
     );
-    let upgrade =
-        (client.clone(), often.clone()).prop_map(|(client, waits)| Op::Upgrade { client, waits });
+    let upgrade = (client.clone(), often).prop_map(|(client, waits)| Op::Upgrade { client, waits });
     let downgrade =
         (client.clone(), 0..3_usize).prop_map(|(client, ttl)| Op::Downgrade { client, ttl });
     let of_kind = if permits {
@@ -113,7 +112,7 @@ pub(super) fn op(permits: bool) -> impl Strategy<Value = Op> {
         1 => Just(Op::Inspect),
         2 => Just(Op::Delete),
         1 => (0..SPOILT.len()).prop_map(|how| Op::Spoil { how }),
-        5 => proptest::sample::select(&[0, 0, 0, 1, 1, 2, 2, 3, 4][..]).prop_map(|step| Op::Pass { step }),
+        5 => proptest::sample::select(&[0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 4, 5][..]).prop_map(|step| Op::Pass { step }),
         3 => (client, often).prop_map(|(client, on)| Op::Listen { client, on }),
     ]
 }

@@ -216,7 +216,8 @@ impl Case<'_, '_> {
             Op::Verify { client } => {
                 let client = self.one_that(client, |c| c.used.is_some())?;
                 let used = self.clients[client].used.clone()?;
-                let seen = self.call_words("verify", &used.words, &[used.token.clone()]);
+                let seen =
+                    self.call_words("verify", &used.words, std::slice::from_ref(&used.token));
                 let said = self.model.verify(&used.words, &used.token);
                 Some((Some(said), seen))
             }

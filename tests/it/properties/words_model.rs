@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use redis::Value;
 
-use super::state::{CLEAN, State, adopt, id, near};
-use super::world::{Seen, number, parts, text};
+use super::state::{CLEAN, Mark, State, id};
+use super::world::Seen;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Lock {
@@ -22,7 +22,7 @@ pub(super) enum Lock {
 pub(super) enum Slot {
     Empty,
     /// Until when it is kept.
-    Ours(State, i64),
+    Ours(Box<State>, i64),
     /// Somebody's data.
     Data,
     /// Of a later layout.
@@ -77,37 +77,6 @@ pub(super) enum Said {
 
 fn key(name: &str) -> Said {
     Said::CodeOf(-2, name.into())
-}
-
-impl Said {
-    /// Takes over what time was seen, where it may be.
-    pub(super) fn is(&self, seen: &Value) -> bool {
-        let list = || match seen {
-            Value::Array(parts) => parts.clone(),
-            _ => Vec::new(),
-        };
-        match self {
-            Said::Granted(what) => matches!(seen, Value::BulkString(_)) && text(seen) == *what,
-            Said::Held(left, by, waiters, word) => {
-                let list = list();
-                list.len() == 4 + usize::from(word.is_some())
-                    && list[0] == Value::Int(0)
-                    && near(number(&list[1]), *left)
-                    && text(&list[2]) == *by
-                    && number(&list[3]) == *waiters
-                    && word.as_ref().is_none_or(|word| text(&list[4]) == *word)
-            }
-            Said::Renewed(left) => {
-                matches!(&*list(), [Value::Int(1), Value::Int(l)] if near(*l, *left))
-            }
-            Said::Code(code) => list() == [Value::Int(*code)],
-            Said::CodeOf(code, what) => {
-                matches!(&*list(), [Value::Int(c), w] if c == code && text(w) == *what)
-            }
-            Said::Int(n) => *seen == Value::Int(*n),
-            Said::WrongType => format!("{seen:?}").contains("WRONGTYPE"),
-        }
-    }
 }
 
 impl Model {
@@ -194,7 +163,7 @@ impl Model {
     }
 
     /// The word is free: writes the state, and the next one learns of it.
-    fn wake(&mut self, i: usize, mut state: State, keep: i64) {
+    fn wake(&mut self, i: usize, mut state: Box<State>, keep: i64) {
         let now = self.now();
         state.forget_silent(now);
         self.words[i].slot = Slot::Ours(state, now + keep);
@@ -211,10 +180,10 @@ impl Model {
     }
 
     /// The state, or an empty one; and until when it is kept, if it is there.
-    fn state(&self, i: usize) -> (State, Option<i64>) {
+    fn state(&self, i: usize) -> (Box<State>, Option<i64>) {
         match &self.words[i].slot {
             Slot::Ours(state, ends) => (state.clone(), Some(*ends)),
-            _ => (State::empty(), None),
+            _ => (Box::new(State::empty()), None),
         }
     }
 
@@ -238,15 +207,16 @@ impl Model {
 
     pub(super) fn acquire(&mut self, i: usize, call: &Acquire, fair: bool) -> Said {
         let now = self.now();
-        if fair && self.words[i].lock == Lock::Free {
-            if let Slot::Ours(state, ends) = self.words[i].slot.clone() {
-                let mut live = state.clone();
-                live.forget_silent(now);
-                self.words[i].slot = Slot::Ours(live, ends);
-                let me = call.ticket.clone().unwrap_or_default();
-                if !self.pass_on(i, Some(&me)) {
-                    self.words[i].slot = Slot::Ours(state, ends);
-                }
+        if fair
+            && self.words[i].lock == Lock::Free
+            && let Slot::Ours(state, ends) = self.words[i].slot.clone()
+        {
+            let mut live = state.clone();
+            live.forget_silent(now);
+            self.words[i].slot = Slot::Ours(live, ends);
+            let me = call.ticket.clone().unwrap_or_default();
+            if !self.pass_on(i, Some(&me)) {
+                self.words[i].slot = Slot::Ours(state, ends);
             }
         }
         if let Some(refusal) = Model::refusal(&self.words[i].slot, "state") {
@@ -315,15 +285,15 @@ impl Model {
             for &i in words.iter().filter(|&&i| i != taken) {
                 let Some(ticket) = &call.ticket else { break };
                 // It waits at one word only, and passes on what it may have been told of another.
-                if let Slot::Ours(mut state, ends) = self.words[i].slot.clone() {
-                    if state.waiters.iter().any(|w| w.ticket == *ticket) {
-                        state.leave(ticket);
-                        if self.words[i].lock == Lock::Free {
-                            let keep = state.keep();
-                            self.wake(i, state, keep);
-                        } else {
-                            self.words[i].slot = Slot::Ours(state, ends);
-                        }
+                if let Slot::Ours(mut state, ends) = self.words[i].slot.clone()
+                    && state.waiters.iter().any(|w| w.ticket == *ticket)
+                {
+                    state.leave(ticket);
+                    if self.words[i].lock == Lock::Free {
+                        let keep = state.keep();
+                        self.wake(i, state, keep);
+                    } else {
+                        self.words[i].slot = Slot::Ours(state, ends);
                     }
                 }
             }
@@ -335,7 +305,7 @@ impl Model {
         } else {
             self.fencing(least)
         };
-        let mut worst = super::state::Mark::none();
+        let mut worst = Mark::none();
         let badness = |letter: char| "NCPA".find(letter);
         for &i in words {
             let (mut state, _) = self.state(i);
@@ -479,7 +449,7 @@ impl Model {
         if state.is_held_by(&by) {
             state.bury(&id(&by), false, false);
         } else if !by.starts_with("lh:rest:") {
-            state.mark = super::state::Mark {
+            state.mark = Mark {
                 letter: 'A',
                 token: state.last,
                 label: "another library".into(),
@@ -490,73 +460,5 @@ impl Model {
         let keep = state.keep();
         self.wake(i, state, keep);
         Said::Code(1)
-    }
-
-    /// Whether the keys and the messages are as they should be.
-    pub(super) fn compare(&mut self, seen: &Seen) -> Result<(), String> {
-        let mut size = 0;
-        for (i, word) in self.words.iter_mut().enumerate() {
-            let (lock, state) = (&seen.keys[2 * i], &seen.keys[2 * i + 1]);
-            let now = seen.from / 1000;
-            let there = match (&mut word.lock, &*lock.kind) {
-                (Lock::Held(_, ends), "string") if lock.left > 0 => {
-                    adopt(ends, now + lock.left);
-                    Lock::Held(lock.value.clone(), now + lock.left)
-                }
-                (_, "none") => Lock::Free,
-                (_, "list") if lock.value == "item" => Lock::List,
-                (_, "string") if lock.value == DATA && lock.left == -1 => Lock::Data,
-                _ => return Err(format!("instead of {:?} there is {lock:?}", word.lock)),
-            };
-            let kept = match (&mut word.slot, &*state.kind) {
-                (_, "none") => Slot::Empty,
-                (_, "list") if state.value == "item" => Slot::List,
-                (_, "string") if state.value == DATA && state.left == -1 => Slot::Data,
-                (_, "string") if state.value == LATER && state.left == -1 => Slot::Later,
-                (Slot::Ours(ours, ends), "string") if state.left > 0 => {
-                    let read = State::read(&state.value).ok_or("an unreadable state")?;
-                    ours.adopt_times(&read);
-                    adopt(ends, now + state.left);
-                    Slot::Ours(read, now + state.left)
-                }
-                _ => return Err(format!("instead of {:?} there is {state:?}", word.slot)),
-            };
-            if there != word.lock {
-                return Err(format!("instead of {:?} there is {there:?}", word.lock));
-            }
-            if kept != word.slot {
-                return Err(format!("instead of {:#?} there is {kept:#?}", word.slot));
-            }
-            if let (Lock::Held(by, _), Slot::Ours(state, _)) = (&there, &kept) {
-                if !by.starts_with("lh:rest:") && state.is_dead(by) {
-                    return Err(format!("{by} has it, which is dead: {state:?}"));
-                }
-            }
-            size += i64::from(there != Lock::Free) + i64::from(kept != Slot::Empty);
-        }
-        if size != seen.size {
-            return Err(format!("{} keys instead of {size}", seen.size));
-        }
-        if self.messages != seen.messages {
-            let (ours, theirs) = (&self.messages, &seen.messages);
-            return Err(format!("messages {theirs:?} instead of {ours:?}"));
-        }
-        Ok(())
-    }
-
-    /// What an inspection reads.
-    pub(super) fn inspection_is(&self, seen: &Seen, i: usize) -> bool {
-        let said = parts(seen.reply.clone());
-        let (lock, state) = (&seen.keys[2 * i], &seen.keys[2 * i + 1]);
-        let shown = |value: &Value, key: &super::world::Key| match value {
-            Value::Nil => key.kind != "string",
-            value => key.kind == "string" && text(value) == key.value,
-        };
-        let at: i64 = text(&said[3]).parse().unwrap();
-        shown(&said[0], lock)
-            && near(number(&said[1]), lock.left)
-            && shown(&said[2], state)
-            && (seen.from / 1000..=seen.to / 1000).contains(&at)
-            && text(&said[4]) == lock.kind
     }
 }

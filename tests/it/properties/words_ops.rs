@@ -6,7 +6,7 @@ use super::world::token;
 
 pub(super) const TTLS: [i64; 3] = [10_500, 28_500, 100_500];
 /// Steps of time end more than the slop beside anything that ends.
-pub(super) const STEPS: [i64; 5] = [6000, 12_000, 30_000, 3_606_000, 604_806_000];
+pub(super) const STEPS: [i64; 6] = [3000, 6000, 12_000, 30_000, 3_606_000, 604_806_000];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
@@ -111,7 +111,7 @@ pub(super) fn op<const N: usize>(hows: [How; N]) -> impl Strategy<Value = Op> {
         2 => (word.clone(), any::<bool>()).prop_map(|(word, state)| Op::Delete { word, state }),
         1 => (word.clone(), any::<bool>(), 0..3_u8).prop_map(|(word, state, how)| Op::Spoil { word, state, how }),
         1 => word.prop_map(|word| Op::Foreign { word }),
-        6 => proptest::sample::select(&[0, 0, 0, 1, 1, 2, 2, 3, 4][..]).prop_map(|step| Op::Pass { step }),
+        6 => proptest::sample::select(&[0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 4, 5][..]).prop_map(|step| Op::Pass { step }),
         4 => (client, prop::bool::weighted(0.7)).prop_map(|(client, on)| Op::Listen { client, on }),
     ]
 }
