@@ -2,7 +2,7 @@
 
 use super::state::MARKED;
 use super::tables_model::{Acquire, Model, Slot, Want};
-use super::tables_ops::{CLIENTS, Client, LIMIT, Op, SPOILT, STEPS, TTLS, Used, op};
+use super::tables_ops::{CLIENTS, Client, LIMIT, Op, SPOILT, STEPS, TTLS, Used, ops};
 use super::words_model::Said;
 use super::world::{SLOP, Seen, World, check};
 
@@ -374,7 +374,7 @@ fn readers_and_writers_are_what_their_model_says_after_any_calls() {
         "verify_table 1",
         "inspect_table seen",
     ];
-    check(150, op(false), &["{w}:lh:rw"], &outcomes, |world, ops| {
+    check(150, ops(false), &["{w}:lh:rw"], &outcomes, |world, ops| {
         case(world, ops, false)
     });
 }
@@ -395,7 +395,7 @@ fn permits_are_what_their_model_says_after_any_calls() {
         "renew_table 1",
         "verify_table 1",
     ];
-    check(150, op(true), &["{w}:lh:sem"], &outcomes, |world, ops| {
+    check(150, ops(true), &["{w}:lh:sem"], &outcomes, |world, ops| {
         case(world, ops, true)
     });
 }

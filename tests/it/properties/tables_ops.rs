@@ -1,5 +1,6 @@
 //! What clients may do to a table, and what each knows.
 
+use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::tables_model::Want;
@@ -73,7 +74,25 @@ pub(super) enum Op {
     },
 }
 
-pub(super) fn op(permits: bool) -> impl Strategy<Value = Op> {
+/// Half of the time all want it at once, and wait.
+pub(super) fn ops(permits: bool) -> impl Strategy<Value = Vec<Op>> {
+    let crowd = (any::<bool>(), vec((any::<bool>(), 1..4_u64), CLIENTS));
+    (crowd, vec(op(permits), 1..70)).prop_map(|((crowded, crowd), ops)| {
+        let crowd = crowd.into_iter().take(if crowded { CLIENTS } else { 0 });
+        let acquire = |(client, (writes, n))| Op::Acquire {
+            client,
+            writes,
+            n,
+            other_limit: false,
+            waits: true,
+            ttl: 1,
+            floor: 0,
+        };
+        crowd.enumerate().map(acquire).chain(ops).collect()
+    })
+}
+
+fn op(permits: bool) -> impl Strategy<Value = Op> {
     let client = 0..CLIENTS;
     let often = prop::bool::weighted(0.7);
     let floor = prop_oneof![8 => Just(0_u8), 1 => Just(1), 1 => Just(2)];

@@ -1,5 +1,7 @@
 //! Words: mutex, queue, and several at once.
 
+use proptest::collection::vec;
+
 use super::state::{CLEAN, MARKED};
 use super::words_model::{Acquire, DATA, LATER, Lock, Model, Said, Slot};
 use super::words_ops::{Client, How, Op, STEPS, TTLS, Used, op};
@@ -359,7 +361,7 @@ fn one_word_is_what_its_model_says_after_any_calls() {
         "inspect seen",
     ];
     let hows = [How::Mutex, How::Fair, How::Fair];
-    check(150, op(hows), &keys, &outcomes, case);
+    check(150, vec(op(hows), 1..70), &keys, &outcomes, case);
 }
 
 /// Several words at once, between others that want one of them: all or none, one fencing token above all.
@@ -380,5 +382,5 @@ fn three_words_are_what_their_model_says_after_any_calls() {
         "verify 1",
     ];
     let hows = [How::All, How::All, How::Mutex, How::Fair];
-    check(150, op(hows), &keys, &outcomes, case);
+    check(150, vec(op(hows), 1..70), &keys, &outcomes, case);
 }

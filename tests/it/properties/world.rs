@@ -6,7 +6,6 @@ use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use leasehold::testing::Server;
-use proptest::collection::vec;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use redis::{Connection, PubSub, Value};
@@ -97,7 +96,7 @@ pub(super) struct World<'a> {
 /// `outcomes` must have come up.
 pub(super) fn check<Op: Debug + Clone>(
     cases: u32,
-    op: impl Strategy<Value = Op>,
+    ops: impl Strategy<Value = Vec<Op>>,
     keys: &[&str],
     outcomes: &[&str],
     case: impl Fn(&mut World<'_>, &[Op]) -> Result<bool, String>,
@@ -125,7 +124,7 @@ pub(super) fn check<Op: Debug + Clone>(
         max_shrink_time: 20_000,
         ..Config::default()
     });
-    let outcome = runner.run(&vec(op, 1..70), |ops| {
+    let outcome = runner.run(&ops, |ops| {
         let mut world = world.borrow_mut();
         world.send(&redis::cmd("FLUSHALL"));
         let run = catch_unwind(AssertUnwindSafe(|| case(&mut world, &ops)));
