@@ -151,9 +151,6 @@ pub(super) fn check<Op: Debug + Clone>(
         .iter()
         .find(|outcome| !seen.contains_key(**outcome));
     assert!(missing.is_none(), "never {missing:?}: {seen:#?}");
-    if std::env::var("SHOW").is_ok() {
-        println!("{seen:#?}");
-    }
 }
 
 impl World<'_> {
