@@ -104,7 +104,7 @@ pub(super) fn check<Op: Debug + Clone>(
     let server = Server::start().unwrap();
     let mut listener = raw(&server.url());
     let mut inboxes = listener.as_pubsub();
-    inboxes.subscribe("sync").unwrap();
+    undisturbed(|| inboxes.subscribe("sync"));
     let mut world = World {
         connection: raw(&server.url()),
         inboxes,
@@ -179,9 +179,9 @@ impl World<'_> {
     pub(super) fn listen(&mut self, inbox: &str, on: bool) {
         let channel = format!("leasehold:inbox:{inbox}");
         if on && self.listening.insert(inbox.to_owned()) {
-            self.inboxes.subscribe(channel).unwrap();
+            undisturbed(|| self.inboxes.subscribe(&channel));
         } else if !on && self.listening.remove(inbox) {
-            self.inboxes.unsubscribe(channel).unwrap();
+            undisturbed(|| self.inboxes.unsubscribe(&channel));
         }
     }
 
@@ -246,11 +246,7 @@ impl World<'_> {
         let to = time(&self.receive());
         let mut messages = Vec::new();
         loop {
-            let message = match self.inboxes.get_message() {
-                Ok(message) => message,
-                Err(error) if was_interrupted(&error) => continue,
-                Err(error) => panic!("no message: {error}"),
-            };
+            let message = undisturbed(|| self.inboxes.get_message());
             let channel = message.get_channel_name().to_owned();
             let Some(inbox) = channel.strip_prefix("leasehold:inbox:") else {
                 break;
@@ -272,6 +268,17 @@ impl World<'_> {
             messages,
             from,
             to,
+        }
+    }
+}
+
+/// Once more if a signal ended a read.
+fn undisturbed<T>(mut ask: impl FnMut() -> redis::RedisResult<T>) -> T {
+    loop {
+        match ask() {
+            Ok(answer) => return answer,
+            Err(error) if was_interrupted(&error) => {}
+            Err(error) => panic!("{error}"),
         }
     }
 }
