@@ -23,6 +23,7 @@ mod invariants_token;
 mod invariants_traits;
 mod invariants_ttl;
 mod lost_replies;
+mod properties;
 mod renewal_and_loss;
 mod replicas;
 mod review_acquire;

@@ -91,12 +91,15 @@ if not set or set.err then
 end
 local waiters = ''
 if string.byte(s, -1) ~= 10 then
-  -- Somebody waits; if it is us, no longer.
+  -- Somebody waits; if it is us, no longer, also if we don't name ourselves now: who is left on the list with a token would be
+  -- given the word once more.
   waiters = string.match(s, '([^\n]*)$', 265)
   local from = ARGV[6] and string.find(waiters, ARGV[6] .. ',', 1, true)
   if from then
     local to = string.find(waiters, ';', from, true)
     waiters = string.sub(waiters, 1, from - 1) .. string.sub(waiters, to + 1)
+  elseif string.find(waiters, token, 1, true) then
+    waiters = string.gsub(waiters, '[^;]*,' .. token .. ';', '')
   end
 end
 redis.call('SET', KEYS[2], '1A' .. mark .. f .. f .. mark_token .. since .. id .. string.sub(s, 73, 264)

@@ -28,20 +28,24 @@ if ticket ~= '' and not t.mine and not t.dirty and (is_alone(t) and mode ~= 'x' 
     return save(t, math.max(px, keep(t)), true) or held(t)
   end
 end
--- Who was given the lease may have it, full memory or not.
-t.is_late = t.mine
-serve(t)
-local enter = t.mine
-if not enter and mode == 'x' then
-  local old = redis.call('HGET', KEY, 'h' .. ARGV[9])
+local old
+if mode == 'x' and not t.mine then
+  old = redis.call('HGET', KEY, 'h' .. ARGV[9])
   if not old then
     return {-6}
   end
+  list_waiters(t)
   for _, w in ipairs(t.list) do
     if want(w) == 'x' and w[1] ~= ticket then
       return {-5}
     end
   end
+end
+-- Who was given the lease may have it, full memory or not.
+t.is_late = t.mine
+serve(t)
+local enter = t.mine
+if old then
   if t.used == 1 then
     take_lease(t, ARGV[9], old)
     t.s = bury(t.s, string.sub(ARGV[9], 1, 8))
@@ -57,7 +61,8 @@ elseif not enter then
   for _, w in ipairs(enter and t.list or {}) do
     local kind = want(w)
     if kind == 'w' or kind == 'x' then
-      enter = false
+      -- Unless nobody is in and he is the first: no message reached him, and he and a writer would wait for each other.
+      enter = t.used == 0 and t.list[1][1] == ticket
       break
     end
   end

@@ -36,11 +36,15 @@ if not s or ARGV[4] then
   if not s or not is_readable(s) then
     return 1
   end
+  local rests = ARGV[4] and ARGV[4] ~= '0'
+  if rests then
+    -- Before the other list, which would make it known already: each forgets at its own pace.
+    s = bury(s, id)
+  end
   if ARGV[5] then
     s = bury_deep(s, id)
   end
-  if ARGV[4] and ARGV[4] ~= '0' then
-    s = bury(s, id)
+  if rests then
     s = '1' .. ARGV[2] .. string.sub(s, 3, 64) .. NOBODY .. string.sub(s, 73)
     -- A value that no script takes for a token. Nobody is woken: the word is not free yet.
     redis.pcall('SET', KEYS[1], 'lh:rest:' .. string.sub(s, 4, 19), 'PX', ARGV[4])

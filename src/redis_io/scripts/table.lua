@@ -99,6 +99,7 @@ end
 -- Gives one who waits a lease for the time of his claim, if he is reached. One who is not keeps his place, and is passed over
 -- this time.
 local function give(t, w, weight)
+  t.dirty = true
   local claim, token = string.match(w[4], ',(%d+),(%x+)$')
   if not claim or tell(w[1], KEY) == 0 then
     return false
@@ -107,7 +108,6 @@ local function give(t, w, weight)
     t.phase = want(w) == 'w' and 'w' or 'r'
   end
   t.used = t.used + weight
-  t.dirty = true
   put_lease(t, token, t.now + tonumber(claim), weight, ms(t.now), UNCLAIMED, '')
   return true
 end
@@ -137,12 +137,13 @@ local function serve_rw(t)
     local kind = want(w)
     waits[kind] = waits[kind] or w
   end
-  if waits.x and t.used > 0 then
-    if t.used == 1 then
-      tell(waits.x[1], KEY)
-    end
-  elseif t.used > 0 then
-    if t.opening or not waits.w then
+  if waits.x and t.used <= 1 then
+    -- It is his turn, or his lease has run out; then he is in nobody's way.
+    t.dirty = true
+    tell(waits.x[1], KEY)
+  end
+  if t.used > 0 then
+    if not waits.x and (t.opening or not waits.w) then
       let_in(t, 'r', math.huge)
     end
   elseif t.phase == 'w' or not waits.w then
@@ -211,8 +212,12 @@ local function grant(t, px, weight, text, floor, alone)
   if alone then
     if string.sub(t.s, 65, 72) == id then
       mark, mark_token, label = string.sub(t.s, 3, 3), string.sub(t.s, 36, 51), earlier
+      if is_fresh then
+        -- The first of these calls granted a lease that has run out; nobody came in between.
+        t.s = string.sub(t.s, 1, 3) .. f .. f .. string.sub(t.s, 36)
+      end
     else
-      t.s = '1A' .. mark .. f .. f .. mark_token .. string.sub(f, 1, 13) .. id .. string.sub(t.s, 73, 264)
+      t.s = '1A' .. mark .. f .. f .. mark_token .. ms(t.now) .. id .. string.sub(t.s, 73, 264)
         .. text .. '\n' .. label .. '\n' .. waiters
     end
     t.phase = 'w'
@@ -228,10 +233,12 @@ local function grant(t, px, weight, text, floor, alone)
   return f .. mark .. mark_token .. label
 end
 
+-- By its token, too: one who does not name his ticket now, because he can't be told just then, would be given a lease in place
+-- of the one that he has.
 local function take_off(t, ticket)
   list_waiters(t)
   for i, w in ipairs(t.list) do
-    if w[1] == ticket then
+    if w[1] == ticket or string.match(w[4], '%x+$') == t.token then
       table.remove(t.list, i)
       return
     end

@@ -62,6 +62,13 @@ pub(crate) fn sources() -> impl Iterator<Item = &'static str> {
     SCRIPTS.iter().map(|s| s.source.as_str())
 }
 
+/// The source of one, by its name.
+#[track_caller]
+pub(crate) fn source(name: &str) -> &'static str {
+    let script = SCRIPTS.iter().find(|s| s.name == name);
+    script.map_or_else(|| panic!("no script {name}"), |s| &s.source)
+}
+
 impl Command {
     /// `acquire` and so on, whether it was sent whole or by its hash.
     pub(crate) fn script(&self) -> Option<&'static str> {
