@@ -22,7 +22,9 @@ if s then
     --#include layout.lua
     return refusal(s)
   end
-  if string.find(s, string.sub(id, 2), 73, true) then
+  -- Not farther on, where those who queue have the tokens that they will acquire with.
+  local dead = string.find(s, string.sub(id, 2), 73, true)
+  if dead and dead < 265 then
     return {-1}
   end
 else

@@ -16,7 +16,7 @@ if read[1] ~= token then
     return 0
   end
   s = s or EMPTY
-  if string.find(s, id, 73, true) then
+  if string.find(string.sub(s, 73, 264), id, 1, true) then
     return 1
   end
   s = bury(s, taken(id))

@@ -25,7 +25,7 @@ for i = 1, #KEYS, 2 do
     end
   elseif not readable then
     all = 0
-  elseif not string.find(s, id, 73, true) then
+  elseif not string.find(string.sub(s, 73, 264), id, 1, true) then
     all = 0
     s = bury(s, taken(id))
     if ARGV[5] then

@@ -20,7 +20,7 @@ if t.mine then
   if ARGV[5] then
     t.s = bury_deep(t.s, id)
   end
-elseif string.find(t.s, id, 73, true) then
+elseif string.find(string.sub(t.s, 73, 264), id, 1, true) then
   return 1
 else
   released = 0
