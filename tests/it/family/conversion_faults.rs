@@ -136,6 +136,14 @@ fn a_downgrade_of_which_nobody_knows_gives_both_roles_back() {
     }
 }
 
+/// No connection is left that looks good: what is sent over such a one may arrive.
+fn cut_off(scene: &Scene, client: &Client) {
+    scene.proxy.refuse(true);
+    scene.proxy.cut();
+    let error = client.ping().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
 /// The server can't be asked at all: nothing has happened, and the guard that comes back is as good as before.
 #[test]
 fn a_conversion_that_never_left_gives_a_good_guard_back() {
@@ -146,8 +154,7 @@ fn a_conversion_that_never_left_gives_a_good_guard_back() {
         .build()
         .unwrap();
     let writing = client.rw_lock("rw").write().unwrap();
-    scene.proxy.refuse(true);
-    scene.proxy.cut();
+    cut_off(&scene, &client);
     let (writing, error) = writing.downgrade().unwrap_err().into_parts();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     writing.check().unwrap();
@@ -157,8 +164,7 @@ fn a_conversion_that_never_left_gives_a_good_guard_back() {
     reading.verify().unwrap();
     reading.unlock().unwrap();
     let reading = client.rw_lock("rw").upgradable_read().unwrap();
-    scene.proxy.refuse(true);
-    scene.proxy.cut();
+    cut_off(&scene, &client);
     let (reading, error) = reading.try_upgrade().unwrap_err().into_parts();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     reading.check().unwrap();

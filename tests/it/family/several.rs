@@ -54,7 +54,7 @@ fn one_key_lost_is_all_lost_and_the_others_are_given_back() {
     let client = scene.builder().ttl(Duration::from_secs(1)).build().unwrap();
     for lost in ["a", "b", "c"] {
         let guard = client.multi_mutex(["c", "a", "b"]).lock().unwrap();
-        let _: u64 = scene.ask(&format!("SET {lost} foreign PX 60000"));
+        let _: String = scene.ask(&format!("SET {lost} foreign PX 60000"));
         let signal = guard.lost().recv_timeout(BOUND);
         assert!(signal.is_err_and(|e| e.is_disconnected()));
         assert!(!guard.is_held());
