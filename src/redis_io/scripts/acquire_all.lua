@@ -10,7 +10,7 @@
 --       {-2, which key} somebody's data; {-3, version} state of a later layout
 --#include layout.lua
 local token, id = ARGV[1], string.sub(ARGV[1], 1, 8)
-local states, held, ours, taken_by = {}, nil, 0, nil
+local states, is_free, held, ours, taken_by = {}, {}, nil, 0, nil
 local last = ARGV[4]
 for i = 1, #KEYS, 2 do
   local held_by = redis.pcall('GET', KEYS[i])
@@ -27,7 +27,7 @@ for i = 1, #KEYS, 2 do
     end
     return s
   end
-  states[i] = s
+  states[i], is_free[i] = s, not held_by
   s = s or EMPTY
   if not is_readable(s) then
     local refused = refusal(s)
@@ -70,13 +70,13 @@ if held then
         else
           redis.pcall('SET', KEYS[i + 1], s, 'PX', CLEAN_MS)
         end
-      elseif elsewhere ~= waiters then
-        -- It waited here before. If the word is free it was told so, and the next one must be.
+      elseif is_free[i] and waiters ~= '' then
+        -- It may be the one who was told so, which took it off the list: then the next one must be told.
         s = with_waiters(s, elsewhere)
-        redis.pcall('SET', KEYS[i + 1], s, 'KEEPTTL')
-        if redis.call('EXISTS', KEYS[i]) == 0 then
-          store_and_wake(KEYS[i + 1], KEYS[i], s, keep_ms(s))
-        end
+        store_and_wake(KEYS[i + 1], KEYS[i], s, keep_ms(s))
+      elseif elsewhere ~= waiters then
+        -- It waited here before.
+        redis.pcall('SET', KEYS[i + 1], with_waiters(s, elsewhere), 'KEEPTTL')
       end
     end
   end
