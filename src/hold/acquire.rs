@@ -278,7 +278,9 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     fn run(&mut self) -> Result<Granted> {
         loop {
-            let with_ticket = self.mailbox.is_some() && self.core.inbox.is_up();
+            let is_up = self.core.inbox.is_up();
+            // Once on the list it is heard of there, also while no wake can reach it: else it would wait behind itself.
+            let with_ticket = self.mailbox.is_some() && (is_up || self.registered);
             let next_look = match self.ask(with_ticket) {
                 Ok(Said::Granted(grant)) => match self.take(grant)? {
                     Some(granted) => {
@@ -315,7 +317,7 @@ impl Attempt<'_> {
                         let what = format!("somebody else holds it{}", for_how_long(left));
                         return Err(Error::new(ErrorKind::WouldBlock, what));
                     }
-                    if !with_ticket && self.open_mailbox() {
+                    if !(with_ticket && is_up) && self.open_mailbox() {
                         // It may have come free before we could be told: look again, this time with a ticket. Where wakes
                         // can't reach us yet, the first one comes when they can.
                         continue;

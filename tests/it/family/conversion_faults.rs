@@ -270,3 +270,38 @@ fn renewals_that_cross_a_waiting_upgrade_are_no_loss() {
     writing.verify().unwrap();
     assert_eq!(client.metrics().lost, 0);
 }
+
+/// redisson#763, of an upgrade that waits: its subscription is cut, and can't be had again for a while. It is the same upgrade as
+/// before, not a second one that would have to be refused; and its place is kept.
+#[test]
+fn a_cut_subscription_does_not_refuse_an_upgrade_that_waits() {
+    let scene = Scene::new();
+    let client = scene.client();
+    let outsider = scene.outsider();
+    let mut reader = Actor::new(&scene.server.url(), Duration::from_secs(30));
+    reader.gets("read rw");
+    let looks = scene.sightings(upgrades);
+    let reading = client.rw_lock("rw").upgradable_read().unwrap();
+    let writing = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            super::read_write::waiting(&outsider, 1);
+            scene.proxy.rule(
+                |c| c.name() == "SUBSCRIBE",
+                Action::DropReply,
+                Times::Always,
+            );
+            let killed: u64 = scene.ask("CLIENT KILL TYPE pubsub");
+            assert_eq!(killed, 1);
+            let before = looks.lock().len();
+            // For longer than a waiter that is silent keeps its place.
+            let start = Instant::now();
+            eventually(BOUND, "it goes on looking", || {
+                looks.lock().len() >= before + 5 && start.elapsed() > Duration::from_secs(6)
+            });
+            super::read_write::waiting(&outsider, 1);
+            reader.gets_rid();
+        });
+        reading.upgrade().unwrap()
+    });
+    writing.verify().unwrap();
+}

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use leasehold::testing::entries;
 use leasehold::{Canceller, ErrorKind, Wait};
 
+use super::actor::acquire;
 use super::fair::queued;
-use super::{BOUND, joined, turn, within};
+use super::{BOUND, joined, notes, one_by_one, turn, within};
 use crate::support::ask::{bound_of, timed};
-use crate::support::proxy::{Action, Times};
+use crate::support::proxy::{Action, Command, Times};
 use crate::support::scene::{Scene, ask};
 use crate::support::wait::{eventually, one_of};
 
@@ -142,7 +143,7 @@ fn queues_leave_no_ticket_no_channel_and_no_entry() {
         _ => format!("several q{n} z{n}"),
     };
     let held: Vec<_> = (0..NAMES)
-        .map(|n| super::actor::acquire(&holding, &what(n)).unwrap())
+        .map(|n| acquire(&holding, &what(n)).unwrap())
         .collect();
     let canceller = Canceller::new();
     let waits: Vec<_> = (0..NAMES)
@@ -214,4 +215,78 @@ fn queues_leave_no_ticket_no_channel_and_no_entry() {
     eventually(BOUND, "no connection but ours is left", || {
         ask::<String>(&mut raw, "CLIENT LIST").lines().count() == 1
     });
+}
+
+/// redisson#763, #3891: no call reaches a waiter any more, and it can't subscribe again. It finds out by itself that it is its
+/// turn, in each kind of queue, and does not wait behind its own place.
+#[test]
+fn a_waiter_that_nobody_can_call_finds_its_turn_by_itself() {
+    for what in ["fair q", "write q", "read q", "permits q 2 2"] {
+        let scene = Scene::new();
+        let outsider = scene.outsider();
+        let held = match what {
+            "read q" => acquire(&outsider, "write q").unwrap(),
+            _ => acquire(&outsider, what).unwrap(),
+        };
+        let waiting = turn(&scene.client(), &scene, "a", what);
+        let is_look = |c: &Command| c.script().is_some_and(|s| s.starts_with("acquire_"));
+        eventually(BOUND, "it is in the queue", || {
+            scene.ask::<Vec<String>>("PUBSUB CHANNELS *").len() == 1
+                && scene.proxy.count(is_look) >= 2
+        });
+        scene.proxy.rule(
+            |c| c.name() == "SUBSCRIBE",
+            Action::DropReply,
+            Times::Always,
+        );
+        let killed: u64 = scene.ask("CLIENT KILL TYPE pubsub");
+        assert_eq!(killed, 1, "{what}");
+        let before = scene.proxy.count(is_look);
+        eventually(BOUND, "it has looked since", || {
+            scene.proxy.count(is_look) >= before + 2
+        });
+        let freed = Instant::now();
+        drop(held);
+        joined(waiting);
+        within(Duration::from_millis(2500), freed, what);
+    }
+}
+
+/// What `FairMutex` says of users that have no rights on channels: those who wait behind such a holder can't be called, and find
+/// their turns by themselves, in their order.
+#[test]
+fn a_holder_without_rights_on_channels_hands_over_all_the_same() {
+    let scene = Scene::new();
+    let client = scene.outsider();
+    let user = "ACL SETUSER u reset on >pw ~* +@all resetchannels";
+    scene.ask::<()>(user);
+    let url = format!("redis://u:pw@127.0.0.1:{}/", scene.server.port());
+    let mute = leasehold::Client::open(&url).unwrap();
+    let held = mute.fair_mutex("q").lock().unwrap();
+    let waits: Vec<_> = (0..3)
+        .map(|n| {
+            let wait = turn(&client, &scene, &n.to_string(), "fair q");
+            queued(&client, "q", n + 1);
+            wait
+        })
+        .collect();
+    let freed = Instant::now();
+    held.unlock().unwrap();
+    assert_eq!(notes(&scene, 6), one_by_one(0..3));
+    within(Duration::from_secs(4), freed, "three turns");
+    waits.into_iter().for_each(joined);
+    // One that waits itself gets it when nobody else waits.
+    let held = client.fair_mutex("q").lock().unwrap();
+    let waiting = turn(&mute, &scene, "mute", "fair q");
+    let next = turn(&client, &scene, "next", "fair q");
+    queued(&client, "q", 1);
+    let freed = Instant::now();
+    held.unlock().unwrap();
+    joined(next);
+    joined(waiting);
+    within(
+        Duration::from_secs(5),
+        freed,
+        "the turn of one without rights",
+    );
 }
