@@ -239,7 +239,7 @@ local function save(t, px)
   if t.is_new or t.is_late then
     -- Whether we may: no key is made that could then get no ttl. And allowed when memory is full, which lets all that
     -- follows be, too.
-    redis.call('PEXPIRE', KEY, ms(px))
+    redis.call('PEXPIRE', KEY, ms(expires - t.now))
   end
   for i = 1, #fields, 1000 do
     redis.call('HSET', KEY, unpack(fields, i, math.min(i + 999, #fields)))

@@ -106,6 +106,37 @@ fn a_short_lease_does_not_shorten_a_long_one() {
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
 }
 
+/// The same of the key that has them all: renewals, releases and the coming of others leave it to the longest lease.
+#[test]
+fn the_key_outlives_its_longest_lease_whatever_others_do() {
+    let scene = Scene::new();
+    let client = scene.outsider();
+    let hours = Duration::from_secs(5 * 3600);
+    let long = client.rw_lock("rw").with_fixed_lease(hours).read().unwrap();
+    let almost = hours - Duration::from_secs(60);
+    assert!(scene.left(KEY) > almost);
+    let renewing = scene.client();
+    let lock = renewing.rw_lock("rw").with_ttl(Duration::from_millis(1200));
+    elsewhere(|| {
+        let short = lock.read().unwrap();
+        assert!(scene.left(KEY) > almost);
+        eventually(BOUND, "it is renewed", || renewing.metrics().renewals >= 2);
+        assert!(scene.left(KEY) > almost);
+        short.unlock().unwrap();
+        assert!(scene.left(KEY) > almost);
+        let wait = Duration::from_millis(200);
+        assert_eq!(
+            lock.try_write_for(wait).unwrap_err().kind(),
+            ErrorKind::TimedOut
+        );
+    });
+    assert!(scene.left(KEY) > almost);
+    long.verify().unwrap();
+    long.unlock().unwrap();
+    // And no longer than an hour after the last one.
+    assert!(scene.left(KEY) <= Duration::from_secs(3600));
+}
+
 /// The same with a writer who has the long lease, and readers who try.
 #[test]
 fn readers_that_come_to_nothing_leave_the_writers_lease_alone() {
