@@ -237,3 +237,36 @@ fn one_that_is_cancelled_when_its_turn_has_come_passes_the_lock_on() {
     within(Duration::from_millis(2000), start, "passing it on");
     assert_eq!(outsider.fair_mutex("q").waiters().unwrap(), 0);
 }
+
+/// The same where no acquire of it is under way, because the call has not reached it yet.
+#[test]
+fn one_that_is_cancelled_before_it_hears_that_it_has_the_lock_passes_it_on() {
+    let scene = Scene::new();
+    let outsider = scene.outsider();
+    let client = scene.client();
+    // All that it is told comes this much later.
+    let late = Action::DelayReply(Duration::from_secs(1));
+    scene
+        .proxy
+        .rule(|c| c.name() == "SUBSCRIBE", late, Times::Always);
+    let held = outsider.fair_mutex("q").lock().unwrap();
+    let canceller = Canceller::new();
+    let cancelled = {
+        let mutex = client.fair_mutex("q");
+        let wait = Wait::forever().cancelled_by(&canceller);
+        thread::spawn(move || mutex.lock_with(wait).map(drop).unwrap_err().kind())
+    };
+    queued(&outsider, "q", 1);
+    let mut next = Actor::new(&scene.server.url(), TTL);
+    next.tell("fair q");
+    queued(&outsider, "q", 2);
+    // It looks once a second by itself, too: just now.
+    let looks = scene.sightings(queues);
+    eventually(BOUND, "it has looked", || !looks.lock().is_empty());
+    drop(held);
+    canceller.cancel();
+    let start = Instant::now();
+    assert_eq!(joined(cancelled), ErrorKind::Cancelled);
+    assert_eq!(next.says(), "got it");
+    within(Duration::from_millis(1500), start, "passing it on");
+}
