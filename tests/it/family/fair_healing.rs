@@ -148,35 +148,30 @@ fn no_client_tells_the_server_what_time_it_is() {
     let scene = Scene::new();
     let (one, two) = (scene.client(), scene.client());
     let mut given: HashSet<u64> = HashSet::new();
-    for (name, what) in [
-        ("q", "fair q"),
-        ("m", "mutex m"),
-        ("r", "read r"),
-        ("w", "write w"),
-        ("u", "upgradable u"),
-        ("s", "permits s 2 2"),
-        ("n", "several a n z"),
-    ] {
-        // Contended, so that waiters are registered, heard of, called and given it.
-        let held = acquire(&one, what).unwrap();
-        given.insert(held.lease().fencing_token().get());
-        let other = if name == "r" || name == "u" {
-            format!("write {name}")
-        } else {
-            what.to_owned()
-        };
-        let before = scene.proxy.commands().len();
-        let waiting = thread::spawn({
-            let two = two.clone();
-            move || acquire(&two, &other).unwrap().lease().fencing_token()
-        });
-        eventually(BOUND, "it has looked twice", || {
-            scene.proxy.commands().len() >= before + 4
-        });
-        drop(held);
-        given.insert(joined(waiting).get());
-        let last = acquire(&two, what).unwrap();
-        given.insert(last.lease().fencing_token().get());
+    let kinds = [
+        ("fair q", "fair q"),
+        ("mutex m", "mutex m"),
+        ("read r", "write r"),
+        ("write w", "read w"),
+        ("upgradable u", "write u"),
+        ("permits s 2 2", "permits s 1 2"),
+        ("several a n z", "several n z"),
+    ];
+    let held: Vec<_> = kinds.map(|(what, _)| acquire(&one, what).unwrap()).into();
+    // Contended, so that waiters are registered, heard of, called and given it.
+    let before = scene.proxy.commands().len();
+    let waits = kinds.map(|(_, what)| {
+        let two = two.clone();
+        thread::spawn(move || acquire(&two, what).unwrap().lease().fencing_token())
+    });
+    eventually(BOUND, "each of them has looked twice", || {
+        scene.proxy.commands().len() >= before + 4 * kinds.len()
+    });
+    given.extend(held.iter().map(|guard| guard.lease().fencing_token().get()));
+    drop(held);
+    given.extend(waits.map(|wait| joined(wait).get()));
+    for (what, _) in kinds {
+        given.insert(acquire(&two, what).unwrap().lease().fencing_token().get());
     }
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -268,6 +268,8 @@ fn a_holder_without_rights_on_channels_hands_over_all_the_same() {
         .collect();
     let freed = Instant::now();
     held.unlock().unwrap();
+    // Given in the same breath, though it can't be said.
+    assert!(client.fair_mutex("q").is_locked().unwrap());
     assert_eq!(notes(&scene, 6), one_by_one(0..3));
     within(Duration::from_secs(4), freed, "three turns");
     waits.into_iter().for_each(joined);

@@ -238,8 +238,7 @@ fn cut_subscriptions_cost_readers_and_writers_a_look() {
     within(Duration::from_secs(8), cut, "three turns");
 }
 
-/// Threads of one process that wait for each other: a reader in a circle with a writer is told, also where the circle closes
-/// through a reader that waits behind a writer.
+/// Threads of one process that wait for each other: a reader in a circle with a writer is told.
 #[test]
 fn a_circle_of_readers_and_writers_of_this_process_is_a_deadlock() {
     let scene = Scene::new();
@@ -259,13 +258,57 @@ fn a_circle_of_readers_and_writers_of_this_process_is_a_deadlock() {
     });
     had.recv_timeout(BOUND).unwrap();
     waiting(&client, 1);
-    eventually(BOUND, "the circle is seen", || {
-        let outcome = m.try_lock_for(Duration::from_secs(5));
-        outcome.unwrap_err().kind() == ErrorKind::Deadlock
-    });
+    let outcome = m.try_lock_for(Duration::from_secs(5));
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Deadlock);
     drop(reading);
     joined(other);
-    // To wait for itself: reading, it wants to write; writing, to read or to write.
+}
+
+/// The other way round: the one that waits is a reader, behind a writer of this process, or behind one of another process that
+/// waits for this thread to go.
+#[test]
+fn a_reader_that_closes_a_circle_is_seen_too() {
+    let scene = Scene::new();
+    let client = scene.outsider();
+    let (rw, m) = (client.rw_lock("rw"), client.mutex("m"));
+    let mut writer = Actor::new(&scene.server.url(), TTL);
+    for writes in [true, false] {
+        let (mut writing, mut reading) = (None, None);
+        if writes {
+            writing = Some(rw.write().unwrap());
+        } else {
+            reading = Some(rw.read().unwrap());
+            writer.tell("write rw");
+            waiting(&client, 1);
+        }
+        let (has_it, had) = bounded(1);
+        let other = thread::spawn({
+            let (rw, m) = (rw.clone(), m.clone());
+            move || {
+                let held = m.lock().unwrap();
+                has_it.send(()).unwrap();
+                let reading = rw.read().unwrap();
+                drop((reading, held));
+            }
+        });
+        had.recv_timeout(BOUND).unwrap();
+        waiting(&client, if writes { 1 } else { 2 });
+        let outcome = m.try_lock_for(Duration::from_secs(5));
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Deadlock, "{writes}");
+        drop((writing.take(), reading.take()));
+        if !writes {
+            assert_eq!(writer.says(), "got it");
+            writer.gets_rid();
+        }
+        joined(other);
+    }
+}
+
+/// A thread that reads can't write, and the other way round: it would wait for itself.
+#[test]
+fn a_thread_that_reads_or_writes_is_told_that_it_would_wait_for_itself() {
+    let scene = Scene::new();
+    let rw = scene.outsider().rw_lock("rw");
     let reading = rw.read().unwrap();
     assert_eq!(rw.write().unwrap_err().kind(), ErrorKind::Deadlock);
     assert_eq!(rw.try_write().unwrap_err().kind(), ErrorKind::WouldBlock);
