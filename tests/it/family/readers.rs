@@ -260,3 +260,26 @@ fn after_a_loss_a_nested_read_is_an_error_until_all_guards_are_gone() {
     let again = lock.read().unwrap();
     again.verify().unwrap();
 }
+
+/// The key is deleted by hand: its holders are told, and those who wait go on within seconds.
+#[test]
+fn a_table_that_is_deleted_is_made_anew() {
+    let scene = Scene::new();
+    let client = scene.builder().ttl(Duration::from_secs(1)).build().unwrap();
+    let writing = client.rw_lock("rw").write().unwrap();
+    let token = writing.fencing_token();
+    let outsider = scene.outsider();
+    let waits = ["read rw", "write rw", "read rw"].map(|what| turn(&outsider, &scene, what, what));
+    eventually(BOUND, "all of them wait", || {
+        outsider.rw_lock("rw").inspect().unwrap().waiters == 3
+    });
+    let deleted = Instant::now();
+    let _: u64 = scene.ask(&format!("DEL {KEY}"));
+    let lost = writing.lost().recv_timeout(BOUND);
+    assert!(lost.is_err_and(|e| e.is_disconnected()));
+    waits.into_iter().for_each(joined);
+    within(Duration::from_secs(6), deleted, "going on");
+    assert_eq!(writing.unlock().unwrap_err().kind(), ErrorKind::Lost);
+    let again = outsider.rw_lock("rw").write().unwrap();
+    assert!(again.fencing_token() > token);
+}

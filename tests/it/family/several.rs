@@ -1,5 +1,6 @@
 //! `MultiMutex`: all or none, in any order of names.
 
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -217,6 +218,33 @@ fn its_token_is_above_all_its_names_tokens() {
         }
     }
     drop(client);
+}
+
+/// Threads of this process that wait for each other: seen also where one of them waits for several.
+#[test]
+fn a_circle_through_several_names_is_a_deadlock() {
+    let scene = Scene::new();
+    let client = scene.outsider();
+    let a = client.mutex("a").lock().unwrap();
+    let (has_it, had) = mpsc::channel();
+    let other = thread::spawn({
+        let client = client.clone();
+        move || {
+            let c = client.mutex("c").lock().unwrap();
+            has_it.send(()).unwrap();
+            let several = client.multi_mutex(["b", "a"]).lock().unwrap();
+            drop((several, c));
+        }
+    });
+    had.recv_timeout(BOUND).unwrap();
+    waiting(&client, "a", 1);
+    let several = client.multi_mutex(["d", "c"]);
+    assert_eq!(kind(several.lock()), ErrorKind::Deadlock);
+    assert_eq!(kind(several.try_lock()), ErrorKind::WouldBlock);
+    drop(a);
+    joined(other);
+    drop(several.lock().unwrap());
+    assert_eq!(leasehold::testing::entries(&client), 0);
 }
 
 /// The last token in a state, digits 4 to 19.
