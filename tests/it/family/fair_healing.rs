@@ -209,3 +209,30 @@ fn no_client_tells_the_server_what_time_it_is() {
     // The test can see a time when there is one.
     assert!(floors > 0);
 }
+
+/// redisson#3829, #4153: a release that is not ours any more says so, whatever stands in the queue: only dead tokens are known as
+/// released.
+#[test]
+fn a_release_of_what_is_not_ours_is_told_so_whoever_waits() {
+    let scene = Scene::new();
+    let client = scene.outsider();
+    for several in [false, true] {
+        let held = acquire(&client, if several { "several q z" } else { "fair q" }).unwrap();
+        let token: String = scene.ask("GET q");
+        let time: Vec<String> = scene.ask("TIME");
+        let ms = format!("{}000", time[0]);
+        let ticket = "0".repeat(40);
+        let _: u64 = scene.ask(&format!(
+            "APPEND {{q}}:lh:s {ticket},{ms},{ms},f,1500,{token};"
+        ));
+        assert_eq!(client.fair_mutex("q").waiters().unwrap(), 1);
+        let _: u64 = scene.ask("DEL q");
+        let outcome = match held {
+            super::actor::Held::Several(guard) => guard.unlock(),
+            super::actor::Held::Fair(guard) => guard.unlock(),
+            _ => unreachable!(),
+        };
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::NotHeld);
+        let _: u64 = scene.ask("DEL q {q}:lh:s z {z}:lh:s");
+    }
+}
