@@ -10,7 +10,7 @@ use super::actor::Actor;
 use super::{BOUND, joined, notes, one_by_one, turn, within};
 use crate::support::ask::elsewhere;
 use crate::support::scene::Scene;
-use crate::support::wait::eventually;
+use crate::support::wait::{eventually, one_of};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -290,4 +290,36 @@ fn a_permit_may_be_sent_to_another_thread() {
     elsewhere(move || drop(third));
     assert_eq!(semaphore.available_permits().unwrap(), 2);
     assert_eq!(leasehold::testing::entries(&client), 0);
+}
+
+/// Whoever is concerned by a new limit is called, and does not have to look for himself: the one who can enter now, and the one
+/// who never could.
+#[test]
+fn a_new_limit_calls_those_whom_it_concerns() {
+    for (n, limit, outcome) in [(1, 4, Ok(())), (3, 2, Err(ErrorKind::InvalidOptions))] {
+        one_of(3, || {
+            let scene = Scene::new();
+            let outsider = scene.outsider();
+            let semaphore = outsider.semaphore("s", 3);
+            let _all = semaphore.acquire_many(3).unwrap();
+            let waits = scene.client().semaphore("s", 3);
+            let waiter = thread::spawn(move || {
+                let outcome = waits.acquire_many(n).map(drop).map_err(|e| e.kind());
+                (outcome, Instant::now())
+            });
+            waiting(&outsider, 1);
+            // It has just looked, and won't look again by itself for three quarters of a second.
+            let looks = scene.sightings(|c| c.runs("acquire_permits"));
+            eventually(BOUND, "it has looked", || !looks.lock().is_empty());
+            let changed = Instant::now();
+            semaphore.set_permits(limit).unwrap();
+            let (said, at) = joined(waiter);
+            assert_eq!(said, outcome);
+            let took = at.saturating_duration_since(changed);
+            if took < Duration::from_millis(500) {
+                return Ok(());
+            }
+            Err(format!("{took:?}"))
+        });
+    }
 }
