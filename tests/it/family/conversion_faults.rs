@@ -289,7 +289,7 @@ fn a_cut_subscription_does_not_refuse_an_upgrade_that_waits() {
             super::read_write::waiting(&outsider, 1);
             scene.proxy.rule(
                 |c| c.name() == "SUBSCRIBE",
-                Action::DropReply,
+                Action::DropRequest,
                 Times::Always,
             );
             let killed: u64 = scene.ask("CLIENT KILL TYPE pubsub");

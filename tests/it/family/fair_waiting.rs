@@ -232,7 +232,7 @@ fn a_waiter_that_nobody_can_call_finds_its_turn_by_itself() {
         });
         scene.proxy.rule(
             |c| c.name() == "SUBSCRIBE",
-            Action::DropReply,
+            Action::DropRequest,
             Times::Always,
         );
         let killed: u64 = scene.ask("CLIENT KILL TYPE pubsub");
