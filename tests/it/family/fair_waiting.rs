@@ -217,35 +217,42 @@ fn queues_leave_no_ticket_no_channel_and_no_entry() {
 /// turn, in each kind of queue, and does not wait behind its own place.
 #[test]
 fn a_waiter_that_nobody_can_call_finds_its_turn_by_itself() {
-    for what in ["fair q", "write q", "read q", "permits q 2 2"] {
-        let scene = Scene::new();
-        let outsider = scene.outsider();
-        let held = match what {
-            "read q" => acquire(&outsider, "write q").unwrap(),
-            _ => acquire(&outsider, what).unwrap(),
-        };
-        let waiting = turn(&scene.client(), &scene, "a", what);
-        let is_look = |c: &Command| c.script().is_some_and(|s| s.starts_with("acquire_"));
-        eventually(BOUND, "it is in the queue", || {
-            scene.ask::<Vec<String>>("PUBSUB CHANNELS *").len() == 1
-                && scene.proxy.count(is_look) >= 2
-        });
-        scene.proxy.rule(
-            |c| c.name() == "SUBSCRIBE",
-            Action::DropRequest,
-            Times::Always,
-        );
-        let killed: u64 = scene.ask("CLIENT KILL TYPE pubsub");
-        assert_eq!(killed, 1, "{what}");
-        let before = scene.proxy.count(is_look);
-        eventually(BOUND, "it has looked since", || {
-            scene.proxy.count(is_look) >= before + 2
-        });
-        let freed = Instant::now();
-        drop(held);
-        joined(waiting);
-        within(Duration::from_millis(2500), freed, what);
-    }
+    let kinds = ["fair q", "write q", "read q", "permits q 2 2"];
+    thread::scope(|scope| {
+        for what in kinds {
+            scope.spawn(move || finds_its_turn(what));
+        }
+    });
+}
+
+#[track_caller]
+fn finds_its_turn(what: &str) {
+    let scene = Scene::new();
+    let outsider = scene.outsider();
+    let held = match what {
+        "read q" => acquire(&outsider, "write q").unwrap(),
+        _ => acquire(&outsider, what).unwrap(),
+    };
+    let waiting = turn(&scene.client(), &scene, "a", what);
+    let is_look = |c: &Command| c.script().is_some_and(|s| s.starts_with("acquire_"));
+    eventually(BOUND, "it is in the queue", || {
+        scene.ask::<Vec<String>>("PUBSUB CHANNELS *").len() == 1 && scene.proxy.count(is_look) >= 2
+    });
+    scene.proxy.rule(
+        |c| c.name() == "SUBSCRIBE",
+        Action::DropRequest,
+        Times::Always,
+    );
+    let killed: u64 = scene.ask("CLIENT KILL TYPE pubsub");
+    assert_eq!(killed, 1, "{what}");
+    let before = scene.proxy.count(is_look);
+    eventually(BOUND, "it has looked since", || {
+        scene.proxy.count(is_look) >= before + 2
+    });
+    let freed = Instant::now();
+    drop(held);
+    joined(waiting);
+    within(Duration::from_millis(2500), freed, what);
 }
 
 /// What `FairMutex` says of users that have no rights on channels: those who wait behind such a holder can't be called, and find
