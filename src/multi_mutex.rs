@@ -26,7 +26,8 @@ const SHOWN: usize = 5;
 /// [`InvalidOptions`](ErrorKind::InvalidOptions).
 ///
 /// There is one fencing token for all of them, above every earlier token of each. If one of the keys is lost, the hold is lost
-/// as a whole, and what is left of it is given back. The [predecessor](crate::Lease::predecessor) is the worst of all names'.
+/// as a whole, and what is left of it is given back when the guard is dropped. The
+/// [predecessor](crate::Lease::predecessor) is the worst of all names'.
 ///
 /// # Fairness
 ///

@@ -3,6 +3,7 @@
 mod bad_input;
 mod bad_replies;
 mod bad_servers;
+mod family;
 mod footprint;
 mod full_server;
 mod histories;
@@ -58,8 +59,9 @@ type Role = (&'static str, fn());
 
 /// What [`support::child::Child::role`] can start: each module lists its own.
 pub(crate) fn roles() -> impl Iterator<Item = &'static Role> {
-    let of_modules: [&[Role]; 16] = [
+    let of_modules: [&[Role]; 17] = [
         bad_replies::ROLES,
+        family::ROLES,
         histories::ROLES,
         interop::ROLES,
         invariants_fencing::ROLES,
