@@ -3,6 +3,7 @@
 mod bad_input;
 mod bad_replies;
 mod bad_servers;
+mod compat;
 mod footprint;
 mod full_server;
 mod interop;
@@ -55,8 +56,9 @@ type Role = (&'static str, fn());
 
 /// What [`support::child::Child::role`] can start: each module lists its own.
 pub(crate) fn roles() -> impl Iterator<Item = &'static Role> {
-    let of_modules: [&[Role]; 15] = [
+    let of_modules: [&[Role]; 16] = [
         bad_replies::ROLES,
+        compat::ROLES,
         interop::ROLES,
         invariants_fencing::ROLES,
         invariants_fork::ROLES,

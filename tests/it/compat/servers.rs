@@ -1,0 +1,120 @@
+//! Servers that can't do all: out of memory, and for a user with few rights.
+
+use std::thread;
+use std::time::Duration;
+
+use leasehold::ErrorKind;
+use leasehold::testing::entries;
+
+use super::kind::{Kind, kind_of};
+use super::topology::Topology;
+use crate::support::ask::{BOUND, ask, elsewhere, timed};
+use crate::support::full::{self, fill, make_room};
+use crate::support::wait::eventually;
+
+cases! {
+    all: [
+        a_full_server_renews_and_releases,
+        a_user_without_channels_is_served_by_his_polls,
+        scripts_that_the_server_forgot_are_sent_again,
+    ],
+    marked: [],
+}
+
+/// A server without any memory left renews and releases, completely; it says of a held lock that it is held; and who waits gets
+/// it when there is room.
+fn a_full_server_renews_and_releases<T: Topology>(kind: Kind) {
+    let topology = T::with_args(full::SMALL);
+    let mut raw = topology.raw("job");
+    let ttl = Duration::from_millis(1500);
+    let client = topology.builder().ttl(ttl).build().unwrap();
+    let other = topology.builder().ttl(ttl).build().unwrap();
+    let (lock, rival) = (kind.of(&client, "job"), kind.rival().of(&other, "job"));
+    let held = lock.lock().unwrap();
+    let dropped = kind.of(&client, "dropped").lock().unwrap();
+    fill(&mut raw);
+    let before = client.metrics();
+    eventually(BOUND, "renewed over a whole ttl", || {
+        held.check().unwrap();
+        client.metrics().renewals >= before.renewals + 8
+    });
+    assert_eq!(client.metrics().renewal_failures, before.renewal_failures);
+    held.verify().unwrap();
+    let busy = elsewhere(|| kind_of(rival.try_lock()));
+    assert_eq!(busy, Some(ErrorKind::WouldBlock));
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| rival.try_lock_for(6 * BOUND).map(drop));
+        eventually(BOUND, "it waits", || entries(&other) > 0);
+        held.unlock().unwrap();
+        assert!(
+            !waiter.is_finished() || kind.is_table(),
+            "nothing is granted"
+        );
+        drop(dropped);
+        assert!(kind.is_free(&topology, "dropped"));
+        make_room(&mut raw);
+        let (took, result) = timed(|| waiter.join().unwrap());
+        result.unwrap();
+        assert!(took < Duration::from_secs(5), "{took:?}");
+    });
+    assert_eq!(client.metrics().release_errors, 0);
+    assert!(kind.is_free(&topology, "job"));
+    lock.try_lock().unwrap().unlock().unwrap();
+}
+
+/// Without rights on channels nobody can be called, and can call nobody: a release is one all the same, and a waiter finds the
+/// free lock at its next look.
+fn a_user_without_channels_is_served_by_his_polls<T: Topology>(kind: Kind) {
+    let topology = T::start();
+    ask::<()>(
+        &mut topology.raw("job"),
+        "ACL SETUSER deaf reset on >pw ~* resetchannels +@all",
+    );
+    let deaf = || topology.builder_as("deaf", "pw").build().unwrap();
+    let (one, two) = (deaf(), deaf());
+    for (holder, waiter) in [(&one, &two), (&one, &topology.outsider())] {
+        let (lock, rival) = (kind.of(waiter, "job"), kind.rival().of(holder, "job"));
+        let held = rival.lock().unwrap();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| lock.try_lock_for(6 * BOUND).map(drop));
+            eventually(BOUND, "it waits", || entries(waiter) >= 1);
+            held.unlock().unwrap();
+            let (took, result) = timed(|| waiting.join().unwrap());
+            result.unwrap();
+            assert!(took < Duration::from_secs(4), "beyond any poll: {took:?}");
+        });
+        assert_eq!(entries(waiter), 0);
+        assert!(kind.is_free(&topology, "job"));
+        assert_eq!(holder.metrics().release_errors, 0);
+    }
+}
+
+/// redlock-rb#148; symfony#59795: scripts that the server has forgotten are sent again, by each of the steps that a hold takes.
+fn scripts_that_the_server_forgot_are_sent_again<T: Topology>(kind: Kind) {
+    let topology = T::start();
+    let mut raw = topology.raw("job");
+    let client = topology
+        .builder()
+        .ttl(Duration::from_secs(1))
+        .build()
+        .unwrap();
+    let lock = kind.of(&client, "job");
+    let mut flush = || ask::<()>(&mut raw, "SCRIPT FLUSH");
+    flush();
+    let held = lock.lock().unwrap();
+    flush();
+    held.verify().unwrap();
+    let renewals = client.metrics().renewals;
+    flush();
+    eventually(BOUND, "it is renewed", || {
+        client.metrics().renewals > renewals
+    });
+    flush();
+    assert!(lock.inspect().unwrap().held);
+    flush();
+    held.unlock().unwrap();
+    flush();
+    assert!(!lock.force_unlock().unwrap());
+    assert_eq!(client.metrics().renewal_failures, 0);
+    assert!(kind.is_free(&topology, "job"));
+}
