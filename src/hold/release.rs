@@ -231,9 +231,9 @@ fn request(hold: &Hold, mark: Mark, held: Duration) -> Request {
 }
 
 /// A hold that was lost before its guard was dropped. The server may still have the key, if the loss was ours: a lease that
-/// we could not renew in time.
+/// we could not renew in time; or of several keys, those that nobody took away.
 fn give_up(core: &Core, hold: &Hold, why: LossReason) -> Error {
-    if why != LossReason::TakenAway {
+    if why != LossReason::TakenAway || hold.keys.words() > 1 {
         // A lost hold keeps nothing: as if it had been held for ever, so that nothing is left of `at_least`.
         in_background(core, hold, request(hold, Mark::Abandoned, Duration::MAX));
     }
