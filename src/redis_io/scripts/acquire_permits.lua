@@ -38,6 +38,9 @@ if ticket ~= '' then
   register(t.list, ticket, t.now, ARGV[7])
 end
 if ticket ~= '' or t.dirty then
-  save(t, math.max(px, keep(t)))
+  local failed = save(t, math.max(px, keep(t)), true)
+  if failed then
+    return failed
+  end
 end
 return held(t)

@@ -226,7 +226,9 @@ local function keep(t)
 end
 
 -- Writes what has changed. The key is wanted for `px` from now on; it never gets less than it had while anybody has a lease.
-local function save(t, px)
+-- Where that is no more than a waiter's registration it may fail when memory is full: then he finds the truth by polling.
+-- Returns an error that is more than that.
+local function save(t, px, may_fail)
   local expires = t.now + px
   if t.used > 0 then
     expires = math.max(expires, t.expires)
@@ -236,13 +238,21 @@ local function save(t, px)
   fields[#fields + 1] = with_waiters(t.s, join_waiters(t.list, 0))
   fields[#fields + 1] = 'x'
   fields[#fields + 1] = table.concat({ms(t.used), ms(t.earliest), ms(expires), ms(t.limit), t.phase}, ',')
+  if t.is_new and not t.is_late then
+    -- Never does anything, but is refused when memory is full, as the next command is not.
+    redis.call('SET', KEY, '', 'XX')
+  end
   if t.is_new or t.is_late then
     -- Whether we may: no key is made that could then get no ttl. And allowed when memory is full, which lets all that
     -- follows be, too.
     redis.call('PEXPIRE', KEY, ms(px))
   end
+  local write = may_fail and redis.pcall or redis.call
   for i = 1, #fields, 1000 do
-    redis.call('HSET', KEY, unpack(fields, i, math.min(i + 999, #fields)))
+    local written = write('HSET', KEY, unpack(fields, i, math.min(i + 999, #fields)))
+    if type(written) == 'table' and written.err then
+      return not string.find(written.err, 'OOM', 1, true) and written or nil
+    end
   end
   if t.is_new or expires ~= t.expires then
     redis.call('PEXPIRE', KEY, ms(expires - t.now))
