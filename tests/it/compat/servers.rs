@@ -14,11 +14,38 @@ use crate::support::wait::eventually;
 
 cases! {
     all: [
+        a_full_server_grants_nothing_and_says_why,
         a_full_server_renews_and_releases,
         a_user_without_channels_is_served_by_his_polls,
         scripts_that_the_server_forgot_are_sent_again,
     ],
     marked: [],
+}
+
+/// Nothing is granted when memory is full, be it a lock that is new to the server or one that it knows: a look says so at once, a
+/// bounded wait at its end. No key is made.
+fn a_full_server_grants_nothing_and_says_why<T: Topology>(kind: Kind) {
+    let topology = T::with_args(full::SMALL);
+    let mut raw = topology.raw("new");
+    let client = topology.builder().build().unwrap();
+    let (new, known) = (kind.of(&client, "new"), kind.of(&client, "known"));
+    known.lock().unwrap().unlock().unwrap();
+    fill(&mut raw);
+    for (name, lock) in [("new", &new), ("known", &known)] {
+        let error = lock.try_lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{name}: {error}");
+        let wait = Duration::from_millis(300);
+        let (took, error) = timed(|| lock.try_lock_for(wait).unwrap_err());
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{name}: {error}");
+        assert!(took >= wait && took < BOUND, "{took:?}");
+        assert!(kind.is_free(&topology, name));
+    }
+    for key in kind.keys("new") {
+        assert!(!ask::<bool>(&mut raw, &format!("EXISTS {key}")), "{key}");
+    }
+    assert_eq!(entries(&client), 0);
+    make_room(&mut raw);
+    new.try_lock_for(BOUND).unwrap().unlock().unwrap();
 }
 
 /// A server without any memory left renews and releases, completely; it says of a held lock that it is held; and who waits gets
@@ -42,9 +69,10 @@ fn a_full_server_renews_and_releases<T: Topology>(kind: Kind) {
     held.verify().unwrap();
     let busy = elsewhere(|| kind_of(rival.try_lock()));
     assert_eq!(busy, Some(ErrorKind::WouldBlock));
+    let in_tables = entries(&other);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| rival.try_lock_for(6 * BOUND).map(drop));
-        eventually(BOUND, "it waits", || entries(&other) > 0);
+        eventually(BOUND, "it waits", || entries(&other) > in_tables);
         held.unlock().unwrap();
         assert!(
             !waiter.is_finished() || kind.is_table(),
@@ -75,9 +103,10 @@ fn a_user_without_channels_is_served_by_his_polls<T: Topology>(kind: Kind) {
     for (holder, waiter) in [(&one, &two), (&one, &topology.outsider())] {
         let (lock, rival) = (kind.of(waiter, "job"), kind.rival().of(holder, "job"));
         let held = rival.lock().unwrap();
+        let in_tables = entries(waiter);
         thread::scope(|scope| {
             let waiting = scope.spawn(|| lock.try_lock_for(6 * BOUND).map(drop));
-            eventually(BOUND, "it waits", || entries(waiter) >= 1);
+            eventually(BOUND, "it waits", || entries(waiter) > in_tables);
             held.unlock().unwrap();
             let (took, result) = timed(|| waiting.join().unwrap());
             result.unwrap();
