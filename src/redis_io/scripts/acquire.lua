@@ -22,7 +22,9 @@ if s then
     --#include layout.lua
     return refusal(s)
   end
-  if string.find(s, string.sub(id, 2), 73, true) then
+  local dead = string.find(s, string.sub(id, 2), 73, true)
+  -- Further on stand those who wait, with their tokens.
+  if dead and dead < 265 then
     return {-1}
   end
 else
