@@ -62,6 +62,10 @@ pub(crate) fn sources() -> impl Iterator<Item = &'static str> {
     SCRIPTS.iter().map(|s| s.source.as_str())
 }
 
+pub(crate) fn names_of_scripts() -> impl Iterator<Item = &'static str> {
+    SCRIPTS.iter().map(|s| s.name)
+}
+
 impl Command {
     /// `acquire` and so on, whether it was sent whole or by its hash.
     pub(crate) fn script(&self) -> Option<&'static str> {
