@@ -171,7 +171,7 @@ impl Kind {
         })
     }
 
-    /// Waits until it is renewed so many times more.
+    /// How many renewals have been sent.
     pub(crate) fn renewals<T: Topology>(self, topology: &T, name: &str) -> usize {
         topology.proxy().count(|c| self.is("renew", name, c))
     }

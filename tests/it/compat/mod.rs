@@ -39,6 +39,7 @@ mod acquiring;
 mod conflicts;
 mod ending;
 mod failing;
+mod forking;
 mod holding;
 mod input;
 mod kind;
@@ -52,6 +53,7 @@ mod waking;
 use crate::Role;
 
 pub(crate) const ROLES: &[Role] = &[
+    ("compat/fork_and_use", forking::fork_and_use),
     ("compat/hold", ending::hold),
     ("compat/use_and_drop", sparing::use_and_drop),
 ];
