@@ -8,7 +8,7 @@ use leasehold::testing::entries;
 use leasehold::{BusyAsNone, Canceller, ErrorKind, Wait};
 
 use super::kind::{Form, Kind, kind_of};
-use super::topology::Topology;
+use super::topology::{Standalone, Topology};
 use crate::support::ask::{BOUND, bound_of, elsewhere, timed};
 use crate::support::wait::{eventually, one_of};
 
@@ -190,4 +190,29 @@ fn tokens_rise_with_every_acquisition_by_any_client<T: Topology>(kind: Kind) {
     }
     let info = kind.of(&clients[0], "job").inspect().unwrap();
     assert_eq!(info.token.map(|token| token.get()), Some(last));
+}
+
+/// All or nothing: any one of several names, be it taken as a plain mutex, keeps the whole out, and the others stay free.
+#[test]
+fn one_busy_name_of_several_keeps_the_whole_out_and_nothing_is_taken() {
+    let topology = Standalone::start();
+    let (client, other) = (topology.builder().build().unwrap(), topology.outsider());
+    let lock = Kind::Several.of(&client, "job");
+    for busy in Kind::Several.keys("job") {
+        let holder = other.mutex(&*busy).lock().unwrap();
+        let wait = Duration::from_millis(100);
+        let kinds = elsewhere(|| [kind_of(lock.try_lock()), kind_of(lock.try_lock_for(wait))]);
+        assert_eq!(kinds[0], Some(ErrorKind::WouldBlock), "{busy}");
+        assert!(kinds[1].is_some(), "{busy}");
+        for name in Kind::Several.keys("job") {
+            let is_free = !other.mutex(&*name).is_locked().unwrap();
+            assert_eq!(is_free, name != busy, "{name}, while {busy} is held");
+        }
+        holder.verify().unwrap();
+        holder.unlock().unwrap();
+        let all = lock.try_lock().unwrap();
+        let refused = elsewhere(|| kind_of(other.mutex(&*busy).try_lock()));
+        assert_eq!(refused, Some(ErrorKind::WouldBlock), "{busy}");
+        all.unlock().unwrap();
+    }
 }

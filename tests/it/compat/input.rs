@@ -212,6 +212,18 @@ fn names_that_are_given_twice_are_taken_once() {
     assert_eq!(keys, ["a", "b", "{a}:lh:s", "{b}:lh:s"]);
     held.verify().unwrap();
     held.unlock().unwrap();
+    drop(client.multi_mutex(["a", "b"]).lock().unwrap());
+    // Whatever was given, all calls name the same keys, in one order.
+    for command in scene.proxy.commands() {
+        if command
+            .script()
+            .is_some_and(|script| script.ends_with("_all"))
+        {
+            let keys = ["a", "{a}:lh:s", "b", "{b}:lh:s"];
+            assert_eq!(command.args[2], b"4");
+            assert!(command.args[3..7].iter().eq(keys.map(str::as_bytes)));
+        }
+    }
     for name in ["a", "b"] {
         drop(client.mutex(name).try_lock().unwrap());
     }
