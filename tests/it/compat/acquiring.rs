@@ -100,7 +100,7 @@ fn each_form_says_in_time_that_it_is_busy<T: Topology>(kind: Kind) {
             assert!(lock.try_lock().busy_as_none().unwrap().is_none());
             let wait = Duration::from_millis(250);
             for i in 0..forms(kind, wait).len() {
-                one_of(5, || {
+                one_of(8, || {
                     let form = forms(kind, wait).swap_remove(i);
                     let (took, result) = timed(|| lock.acquire(form.clone()));
                     let error = result.expect_err("it is held");

@@ -141,9 +141,9 @@ fn a_wait_that_fails_leaves_nothing_behind<T: Topology>(kind: Kind) {
 /// is gone soon after the server speaks again.
 fn a_bounded_wait_keeps_its_bound_while_the_server_is_silent<T: Topology>(kind: Kind) {
     let topology = T::start();
-    let wait = Duration::from_millis(400);
+    let wait = Duration::from_millis(600);
     for is_warm in [false, true] {
-        one_of(5, || {
+        one_of(8, || {
             let client = topology.builder().build().unwrap();
             let lock = kind.of(&client, "job");
             if is_warm {
@@ -166,7 +166,7 @@ fn a_bounded_wait_keeps_its_bound_while_the_server_is_silent<T: Topology>(kind: 
     // In mid-wait.
     let other = topology.outsider();
     let holder = kind.rival().of(&other, "job").held_elsewhere();
-    one_of(5, || {
+    one_of(8, || {
         let client = topology.builder().build().unwrap();
         let lock = kind.of(&client, "job");
         let took = thread::scope(|scope| {
