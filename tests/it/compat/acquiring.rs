@@ -115,7 +115,8 @@ fn each_form_says_in_time_that_it_is_busy<T: Topology>(kind: Kind) {
         tries.join().unwrap();
     });
     assert_eq!(entries(&client), 0);
-    assert_eq!(lock.waiters(), 0);
+    // What does not fit into the bound goes on in the background.
+    eventually(BOUND, "nobody waits", || lock.waiters() == 0);
     holder.verify().unwrap();
     holder.unlock().unwrap();
 }

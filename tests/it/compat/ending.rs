@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use leasehold::Predecessor;
 
-use super::kind::{Kind, abandoned, panicked};
+use super::held::{abandoned, panicked};
+use super::kind::Kind;
 use super::topology::{Standalone, Topology};
 use crate::support::ask::BOUND;
 use crate::support::child::{Child, args, hear, say};

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use leasehold::ErrorKind;
 
-use super::kind::{Kind, abandoned, kind_of};
+use super::held::abandoned;
+use super::kind::{Kind, kind_of};
 use super::topology::Topology;
 use crate::support::ask::{BOUND, elsewhere};
 use crate::support::locks::{await_end, is_signalled};

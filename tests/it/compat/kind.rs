@@ -1,17 +1,16 @@
 //! A kind of lock under test, and one way to use them all.
 
-use std::fmt::Debug;
-use std::ops::Deref;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded};
 use leasehold::{
-    Client, ErrorKind, FairMutex, Lease, LockInfo, MultiMutex, Mutex, Predecessor, ReentrantMutex,
-    Result, RwLock, Semaphore, Wait,
+    Client, ErrorKind, FairMutex, Lease, LockInfo, MultiMutex, Mutex, ReentrantMutex, Result,
+    RwLock, Semaphore, Wait,
 };
 use redis::Connection;
 
+use super::held::Held;
 use super::topology::Topology;
 use crate::support::proxy::Command;
 use crate::support::scene::ask;
@@ -412,74 +411,5 @@ impl Elsewhere {
     pub(crate) fn unlock(self) -> Result<()> {
         drop(self.end);
         self.thread.join().unwrap()
-    }
-}
-
-trait Guard: Debug {
-    fn lease(&self) -> &Lease;
-    fn unlock(self: Box<Self>) -> Result<()>;
-}
-
-macro_rules! guards {
-    ($($guard:ident)*) => {
-        $(
-            impl Guard for leasehold::$guard {
-                fn lease(&self) -> &Lease {
-                    self
-                }
-
-                fn unlock(self: Box<Self>) -> Result<()> {
-                    leasehold::$guard::unlock(*self)
-                }
-            }
-        )*
-    };
-}
-
-guards! {
-    MutexGuard ReentrantMutexGuard FairMutexGuard RwLockWriteGuard RwLockReadGuard RwLockUpgradableReadGuard SemaphorePermit
-    MultiMutexGuard
-}
-
-/// A guard of any type.
-#[must_use]
-#[derive(Debug)]
-pub(crate) struct Held(Box<dyn Guard>);
-
-impl Held {
-    fn new(guard: impl Guard + 'static) -> Held {
-        Held(Box::new(guard))
-    }
-
-    pub(crate) fn lease(&self) -> Lease {
-        self.0.lease().clone()
-    }
-
-    pub(crate) fn unlock(self) -> Result<()> {
-        self.0.unlock()
-    }
-}
-
-impl Deref for Held {
-    type Target = Lease;
-
-    fn deref(&self) -> &Lease {
-        self.0.lease()
-    }
-}
-
-/// The token of a predecessor that was cut off, died or lost the lock.
-pub(crate) fn abandoned(lease: &Lease) -> Option<u64> {
-    match lease.predecessor() {
-        Predecessor::Abandoned { token, .. } => Some(token.get()),
-        _ => None,
-    }
-}
-
-/// The token of a predecessor that panicked.
-pub(crate) fn panicked(lease: &Lease) -> Option<u64> {
-    match lease.predecessor() {
-        Predecessor::Panicked { token, .. } => Some(token.get()),
-        _ => None,
     }
 }

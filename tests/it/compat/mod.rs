@@ -40,6 +40,7 @@ mod conflicts;
 mod ending;
 mod failing;
 mod forking;
+mod held;
 mod holding;
 mod input;
 mod kind;
