@@ -7,7 +7,8 @@ use leasehold::testing::Server;
 use leasehold::{Client, ErrorKind, Predecessor};
 use redis::Connection;
 
-use crate::support::ask::{BOUND, ask, elsewhere, timed, try_ask};
+use crate::support::ask::{BOUND, ask, elsewhere, timed};
+use crate::support::full;
 use crate::support::wait::{eventually, raw};
 
 const TTL: Duration = Duration::from_millis(1500);
@@ -19,8 +20,7 @@ struct Full {
 
 impl Full {
     fn start() -> Full {
-        let args = ["--maxmemory", "8mb", "--maxmemory-policy", "noeviction"];
-        let server = Server::start_with(args).unwrap();
+        let server = Server::start_with(full::SMALL).unwrap();
         let raw = raw(&server.url());
         Full { server, raw }
     }
@@ -33,25 +33,12 @@ impl Full {
             .unwrap()
     }
 
-    /// Until not even a byte fits.
     fn fill(&mut self) {
-        let mut n = 0;
-        let mut size = 1 << 20;
-        while size > 0 {
-            n += 1;
-            let command = format!("SET filler-{n} {}", "x".repeat(size));
-            match try_ask::<()>(&mut self.raw, &command) {
-                Ok(()) => {}
-                Err(e) if e.code() == Some("OOM") => size /= 2,
-                Err(e) => panic!("{e}"),
-            }
-        }
-        // Of what the server frees in between (a connection's buffer, say) nothing must become room again.
-        ask::<()>(&mut self.raw, "CONFIG SET maxmemory 1mb");
+        full::fill(&mut self.raw);
     }
 
     fn make_room(&mut self) {
-        ask::<()>(&mut self.raw, "CONFIG SET maxmemory 0");
+        full::make_room(&mut self.raw);
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) const ROLES: &[(&str, fn())] = &[
 ];
 
 /// Runs `f` in a forked copy of this process, which ends with it; fails if `f` panics there.
-fn in_a_fork(f: impl FnOnce()) {
+pub(crate) fn in_a_fork(f: impl FnOnce()) {
     // SAFETY: the copy has this thread only, and locks that other threads held stay locked there for ever. Those that there
     // are here sleep: the harness, the reader of standard input, renewers and idle pool threads between two ticks. The
     // allocator sees to itself. The copy leaves by _exit: no destructor and no exit handler of the parent's runs in it.

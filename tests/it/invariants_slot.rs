@@ -10,7 +10,10 @@ use leasehold::{Client, ErrorKind};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::support::locks::{BOUND, Bench, Script, exists, keys, ms, of, script, secs};
+use crate::support::ask::elsewhere;
+use crate::support::locks::{BOUND, Bench, Script, exists, keys, ms, of, secs};
+use crate::support::proxy::Command;
+use crate::support::scripts::names_of_scripts;
 use crate::support::wait::{eventually, raw};
 
 /// Names that are likely to be trouble: braces, colons, what separates companions, and any other character.
@@ -66,6 +69,50 @@ fn cluster_node(slots: &[u16]) -> Server {
     server
 }
 
+/// A script's call as the server sees it, whichever script it is.
+fn is_script(command: &Command) -> bool {
+    command.script().is_some()
+}
+
+/// The other types' scripts, of locks of this name: with the words' those are all.
+fn use_the_family(client: &Client, name: &str, wait: Duration) -> leasehold::Result<()> {
+    let (fair, rw, permits) = (
+        client.fair_mutex(name),
+        client.rw_lock(name),
+        client.semaphore(name, 3),
+    );
+    drop(client.reentrant_mutex(name).try_lock()?);
+    let guard = fair.try_lock()?;
+    assert!(elsewhere(|| fair.try_lock_for(wait).map(drop)).is_err());
+    guard.unlock()?;
+    let writing = rw.try_write()?;
+    writing.verify()?;
+    assert!(elsewhere(|| rw.try_read_for(wait).map(drop)).is_err());
+    let reading = writing.downgrade()?;
+    reading.unlock()?;
+    let upgradable = rw.try_upgradable_read()?;
+    drop(upgradable.try_upgrade()?);
+    let fixed = rw.clone().with_fixed_lease(secs(30)).try_read()?;
+    fixed.extend(secs(20))?;
+    assert_eq!(rw.inspect()?.kind, "rw lock");
+    assert!(rw.force_unlock()?);
+    drop(fixed);
+    let three = permits.try_acquire_many(3)?;
+    assert!(permits.try_acquire_for(wait).is_err());
+    assert_eq!(permits.available_permits()?, 0);
+    permits.set_permits(2)?;
+    // As the next one of this name will have it.
+    permits.set_permits(3)?;
+    three.verify()?;
+    three.unlock()?;
+    let several = client.multi_mutex([name, name]);
+    let guard = several.try_lock()?;
+    guard.verify()?;
+    assert!(elsewhere(|| several.try_lock_for(wait).map(drop)).is_err());
+    guard.unlock()?;
+    Ok(())
+}
+
 /// Everything that calls a script; one wait takes so long, and if that is enough it registers, and leaves.
 fn use_all(client: &Client, name: &str, wait: Duration) -> leasehold::Result<()> {
     let mutex = client.mutex(name);
@@ -91,6 +138,7 @@ fn all_keys_of_a_call_have_one_slot() {
     // Key → whose it is. Without a namespace the key is the name, so that it may be any other client's, too.
     let owners = RefCell::new(HashMap::<(bool, Vec<u8>), (String, String)>::new());
     let (used, refused) = (Cell::new(0), Cell::new(0));
+    let called = RefCell::new(BTreeSet::new());
     let config = Config {
         cases: 80,
         failure_persistence: None,
@@ -102,13 +150,21 @@ fn all_keys_of_a_call_have_one_slot() {
         let client = builder.pool_size(1).build().unwrap();
         if let Err(error) = use_all(&client, &name, ms(3)) {
             prop_assert_eq!(error.kind(), ErrorKind::InvalidName, "{}", error);
-            prop_assert_eq!(bench.proxy.count(|c| script(c).is_some()), 0);
+            let error = use_the_family(&client, &name, ms(3)).unwrap_err();
+            prop_assert_eq!(error.kind(), ErrorKind::InvalidName, "{}", error);
+            prop_assert_eq!(bench.proxy.count(is_script), 0);
             refused.set(refused.get() + 1);
             return Ok(());
         }
+        if let Err(error) = use_the_family(&client, &name, ms(3)) {
+            return Err(TestCaseError::fail(format!("{name:?}: {error}")));
+        }
         used.set(used.get() + 1);
         for command in bench.proxy.commands() {
-            let Some(_) = script(&command) else { continue };
+            let Some(script) = command.script() else {
+                continue;
+            };
+            called.borrow_mut().insert(script);
             let keys = keys(&command);
             let slots: Vec<u16> = keys
                 .iter()
@@ -127,6 +183,11 @@ fn all_keys_of_a_call_have_one_slot() {
     });
     outcome.unwrap_or_else(|e| panic!("{e}"));
     assert!(used.get() > 20 && refused.get() > 5, "{used:?} {refused:?}");
+    let called = called.into_inner();
+    let missing: Vec<_> = names_of_scripts()
+        .filter(|name| !called.contains(name))
+        .collect();
+    assert!(missing.is_empty(), "never called: {missing:?}");
 }
 
 /// Invariant 12: names and namespaces that are easily taken for one another are not.
@@ -188,6 +249,7 @@ fn all_of_it_works_on_a_node_that_has_the_names_slots_only() {
     let (client, other) = (bench.client(secs(30)), bench.client(secs(30)));
     for name in names {
         use_all(&client, name, ms(300)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        use_the_family(&client, name, ms(300)).unwrap_or_else(|e| panic!("{name}: {e}"));
         for wanted in [
             Script::Acquire,
             Script::Renew,

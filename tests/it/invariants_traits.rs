@@ -5,9 +5,11 @@ use std::hash::Hash;
 
 use leasehold::testing::Server;
 use leasehold::{
-    BusyAsNone, Canceller, Client, ClientBuilder, Error, ErrorKind, FencingToken, Lease, LockInfo,
-    Lost, ManagedConnection, Manager, Metrics, Mutex, MutexGuard, NodeError, OwnedMutexGuard,
-    Predecessor, Quantiles, Result, Wait,
+    BusyAsNone, Canceller, Client, ClientBuilder, Error, ErrorKind, FairMutex, FairMutexGuard,
+    FencingToken, Lease, LockInfo, Lost, ManagedConnection, Manager, Metrics, MultiMutex,
+    MultiMutexGuard, Mutex, MutexGuard, NodeError, OwnedMutexGuard, Predecessor, Quantiles,
+    ReentrantMutex, ReentrantMutexGuard, Rejected, Result, RwLock, RwLockReadGuard,
+    RwLockUpgradableReadGuard, RwLockWriteGuard, Semaphore, SemaphorePermit, Wait,
 };
 
 const fn send<T: Send>() {}
@@ -37,6 +39,11 @@ macro_rules! is_not {
 const _: () = {
     handle::<Client>();
     handle::<Mutex>();
+    handle::<ReentrantMutex>();
+    handle::<FairMutex>();
+    handle::<RwLock>();
+    handle::<Semaphore>();
+    handle::<MultiMutex>();
     handle::<Lease>();
     handle::<Canceller>();
     handle::<Manager>();
@@ -44,6 +51,14 @@ const _: () = {
     guard::<MutexGuard>();
     guard::<OwnedMutexGuard>();
     send_sync::<OwnedMutexGuard>();
+    guard::<ReentrantMutexGuard>();
+    guard::<FairMutexGuard>();
+    guard::<RwLockReadGuard>();
+    guard::<RwLockWriteGuard>();
+    guard::<RwLockUpgradableReadGuard>();
+    guard::<MultiMutexGuard>();
+    guard::<SemaphorePermit>();
+    send_sync::<SemaphorePermit>();
 
     error::<Error>();
     error::<Lost>();
@@ -67,10 +82,33 @@ const _: () = {
 is_not!(MutexGuard: Send);
 is_not!(MutexGuard: Clone);
 is_not!(OwnedMutexGuard: Clone);
+is_not!(ReentrantMutexGuard: Send);
+is_not!(ReentrantMutexGuard: Clone);
+is_not!(FairMutexGuard: Send);
+is_not!(FairMutexGuard: Clone);
+is_not!(RwLockReadGuard: Send);
+is_not!(RwLockReadGuard: Clone);
+is_not!(RwLockWriteGuard: Send);
+is_not!(RwLockWriteGuard: Clone);
+is_not!(RwLockUpgradableReadGuard: Send);
+is_not!(RwLockUpgradableReadGuard: Clone);
+is_not!(MultiMutexGuard: Send);
+is_not!(MultiMutexGuard: Clone);
+is_not!(SemaphorePermit: Clone);
 
 /// A guard may be borrowed by scoped threads and kept in a struct, for it borrows nothing itself.
 const fn is_static<T: 'static>() {}
 const _: () = is_static::<MutexGuard>();
+
+// A conversion that failed gives back what it was given, and goes where that may go.
+const fn debug<T: Debug + Unpin + 'static>() {}
+const _: () = {
+    debug::<Rejected<RwLockWriteGuard>>();
+    debug::<Rejected<RwLockUpgradableReadGuard>>();
+    send_sync::<Rejected<SemaphorePermit>>();
+};
+is_not!(Rejected<RwLockWriteGuard>: Send);
+is_not!(Rejected<RwLockUpgradableReadGuard>: Send);
 
 const fn has<T, Into: From<T>>() {}
 const _: () = {
@@ -78,6 +116,8 @@ const _: () = {
     has::<FencingToken, u64>();
     has::<FencingToken, i64>();
     has::<Lost, Error>();
+    has::<Rejected<RwLockWriteGuard>, Error>();
+    has::<Rejected<RwLockUpgradableReadGuard>, Error>();
     has::<std::time::Duration, Wait>();
     has::<std::time::Instant, Wait>();
 };
@@ -109,10 +149,12 @@ fn every_public_type_is_asserted() {
         .map(|path| path.rsplit("::").next().unwrap_or(path))
         .filter(|name| name.starts_with(char::is_uppercase))
         .collect();
-    assert!(names.len() >= 19, "{names:?}");
+    assert!(names.len() >= 33, "{names:?}");
     // Neither of these is a type of its own.
     let others = [stringify!(BusyAsNone), stringify!(Result)];
-    let is_asserted = |name: &&str| here.contains(&format!("::<{name}>()"));
+    let is_asserted = |name: &&str| {
+        here.contains(&format!("::<{name}>()")) || here.contains(&format!("::<{name}<"))
+    };
     let missing: Vec<_> = names
         .iter()
         .filter(|name| !others.contains(name) && !is_asserted(name))

@@ -3,6 +3,7 @@
 mod bad_input;
 mod bad_replies;
 mod bad_servers;
+mod compat;
 mod family;
 mod footprint;
 mod full_server;
@@ -59,8 +60,9 @@ type Role = (&'static str, fn());
 
 /// What [`support::child::Child::role`] can start: each module lists its own.
 pub(crate) fn roles() -> impl Iterator<Item = &'static Role> {
-    let of_modules: [&[Role]; 17] = [
+    let of_modules: [&[Role]; 18] = [
         bad_replies::ROLES,
+        compat::ROLES,
         family::ROLES,
         histories::ROLES,
         interop::ROLES,

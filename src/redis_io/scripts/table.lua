@@ -261,6 +261,13 @@ local function save(t, px, may_fail)
   fields[#fields + 1] = t.list and with_waiters(t.s, join_waiters(t.list, 0)) or t.s
   fields[#fields + 1] = 'x'
   fields[#fields + 1] = table.concat({ms(t.used), ms(t.earliest), ms(expires), ms(t.limit), t.phase}, ',')
+  if t.is_new and not t.is_late then
+    -- Never does anything, but is refused when memory is full, as the next command is not.
+    local set = redis.pcall('SET', KEY, '', 'XX')
+    if type(set) == 'table' and set.err then
+      return not (may_fail and string.find(set.err, 'OOM', 1, true)) and set or nil
+    end
+  end
   if t.is_new or t.is_late then
     -- Whether we may: no key is made that could then get no ttl. And allowed when memory is full, which lets all that
     -- follows be, too.

@@ -5,6 +5,7 @@
 
 pub(crate) mod ask;
 pub(crate) mod child;
+pub(crate) mod full;
 pub(crate) mod history;
 pub(crate) mod late;
 pub(crate) mod locks;

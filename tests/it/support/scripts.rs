@@ -69,6 +69,10 @@ pub(crate) fn source(name: &str) -> &'static str {
     script.map_or_else(|| panic!("no script {name}"), |s| &s.source)
 }
 
+pub(crate) fn names_of_scripts() -> impl Iterator<Item = &'static str> {
+    SCRIPTS.iter().map(|s| s.name)
+}
+
 impl Command {
     /// `acquire` and so on, whether it was sent whole or by its hash.
     pub(crate) fn script(&self) -> Option<&'static str> {
