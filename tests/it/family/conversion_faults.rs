@@ -287,6 +287,10 @@ fn a_cut_subscription_does_not_refuse_an_upgrade_that_waits() {
     let writing = std::thread::scope(|scope| {
         scope.spawn(|| {
             super::read_write::waiting(&outsider, 1);
+            eventually(BOUND, "it listens", || {
+                let listens: Vec<String> = scene.ask("PUBSUB CHANNELS leasehold:inbox:*");
+                !listens.is_empty()
+            });
             scene.proxy.rule(
                 |c| c.name() == "SUBSCRIBE",
                 Action::DropRequest,

@@ -29,6 +29,7 @@ pub(crate) enum Script {
     Renew,
     Release,
     Leave,
+    Verify,
     Inspect,
     ForceUnlock,
 }
@@ -40,6 +41,7 @@ pub(crate) fn script(command: &Command) -> Option<Script> {
         "renew" => Script::Renew,
         "release" => Script::Release,
         "leave" => Script::Leave,
+        "verify" => Script::Verify,
         "inspect" => Script::Inspect,
         "force_unlock" => Script::ForceUnlock,
         _ => return None,
