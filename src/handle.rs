@@ -145,7 +145,7 @@ macro_rules! handle {
                 self
             }
 
-            /// Whether anybody holds it now: one round trip, old news when it arrives.
+            /// Whether anybody holds it now: one round trip (for each name, of several), old news when it arrives.
             ///
             /// # Errors
             ///
@@ -171,7 +171,8 @@ macro_rules! handle {
             /// Takes the lock away from whoever holds it, in whichever process; `true` if anybody did.
             ///
             /// A holder learns of it at its next renewal, up to a third of its ttl later: until then two may work at once. For
-            /// an operator who knows that the holder is gone. The next holder's predecessor is `Abandoned`.
+            /// an operator who knows that the holder is gone. The next holder's predecessor is `Abandoned`, if whoever had it
+            /// had it alone.
             ///
             /// # Errors
             ///

@@ -44,7 +44,9 @@ const KIND: &str = "rw lock";
 ///
 /// Any number of threads may hold an [upgradable read](RwLock::upgradable_read), together with other readers. One at a time may
 /// upgrade: it waits until all other readers have gone, with no new ones coming, and no writer in between. A second one that
-/// tried would wait for the first, and the first for it, so it is refused at once and gets its guard back, to drop it.
+/// tried would wait for the first, and the first for it, so it is refused at once and gets its guard back, to drop it. (For some
+/// seconds that is so, too, after one who waited to upgrade was killed.) What limits a hold, as
+/// [`with_max_hold`](RwLock::with_max_hold) does, counts anew after an upgrade or a downgrade.
 ///
 /// # Differences from `std::sync::RwLock`
 ///

@@ -34,7 +34,7 @@ pub struct LockInfo {
     pub since: Option<SystemTime>,
     /// What is left of its lease; a renewed one is renewed before that.
     pub ttl_left: Option<Duration>,
-    /// How many processes (clients, to be exact) wait for it.
+    /// How many wait for it: of a `Mutex` clients, where threads line up behind one of them; of those that queue, threads.
     pub waiters: u64,
     /// Readers of a read-write lock; 0 for others.
     pub readers: u64,

@@ -7,7 +7,7 @@ use leasehold::testing::entries;
 use leasehold::{Error, ErrorKind, Mutex, Wait};
 
 use crate::support::locks::{
-    BOUND, Bench, Script, any, exists, ms, of, pttl, secs, take_as_foreigner, takes_at_most, timed,
+    BOUND, Scene, Script, any, exists, ms, of, pttl, secs, take_as_foreigner, takes_at_most, timed,
 };
 use crate::support::proxy::{Action, Times};
 use crate::support::wait::eventually;
@@ -47,9 +47,9 @@ fn wait_together<const N: usize>(mutexes: [Mutex; N]) -> [Waited; N] {
 }
 
 /// With a server that does this: a client that was never connected, one that was, and threads that meet in the process.
-fn keeps_its_bound_with(fault: impl Fn(&Bench), undo: impl Fn(&Bench)) {
-    let bench = Bench::new();
-    let warm = bench.client(secs(30));
+fn keeps_its_bound_with(fault: impl Fn(&Scene), undo: impl Fn(&Scene)) {
+    let bench = Scene::new();
+    let warm = bench.client_with(secs(30));
     warm.mutex("other").lock().unwrap().unlock().unwrap();
     fault(&bench);
     for is_fresh in [false, true] {
@@ -60,7 +60,7 @@ fn keeps_its_bound_with(fault: impl Fn(&Bench), undo: impl Fn(&Bench)) {
                 "a warm one"
             },
             || {
-                let fresh = is_fresh.then(|| bench.client(secs(30)));
+                let fresh = is_fresh.then(|| bench.client_with(secs(30)));
                 let (took, error) = wait(&fresh.as_ref().unwrap_or(&warm).mutex("m"));
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
                 vec![(took, error)]
@@ -135,8 +135,8 @@ fn a_bounded_wait_keeps_its_bound_with_a_server_that_is_no_use() {
         Action::CutBeforeRequest,
     ];
     for fault in faults {
-        let bench = Bench::new();
-        let client = bench.client(secs(30));
+        let bench = Scene::new();
+        let client = bench.client_with(secs(30));
         let matches = any(Script::Acquire);
         let rule = bench.proxy.rule(matches, fault, Times::Always);
         take_what_was_asked("a wait", || {
@@ -152,8 +152,8 @@ fn a_bounded_wait_keeps_its_bound_with_a_server_that_is_no_use() {
 /// Invariant 4, python-redis-lock: somebody else's lock is waited for exactly as long, in all forms; polls don't add up.
 #[test]
 fn a_bounded_wait_for_a_held_lock_keeps_its_bound() {
-    let bench = Bench::new();
-    let mutex = bench.client(secs(30)).mutex("m");
+    let bench = Scene::new();
+    let mutex = bench.client_with(secs(30)).mutex("m");
     take_as_foreigner(&mut bench.raw(), "m", secs(60));
     let forms: [(&str, &dyn Fn() -> Error); 4] = [
         ("try_lock_for", &|| mutex.try_lock_for(ASKED).unwrap_err()),
@@ -182,13 +182,13 @@ fn a_bounded_wait_for_a_held_lock_keeps_its_bound() {
 /// list is given up when it is back.
 #[test]
 fn a_bounded_wait_keeps_its_bound_if_the_server_goes_silent_in_mid_wait() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
     take_as_foreigner(&mut raw, "m", secs(60));
     let observer = bench.direct(secs(30)).mutex("m");
     let asked = secs(1);
     takes_at_most(at_most(asked), "a wait", || {
-        let client = bench.client(secs(30));
+        let client = bench.client_with(secs(30));
         let mutex = client.mutex("m");
         let took = thread::scope(|s| {
             let wait = s.spawn(|| {
@@ -218,9 +218,9 @@ fn a_bounded_wait_keeps_its_bound_if_the_server_goes_silent_in_mid_wait() {
 /// Invariant 4: nor does a wait take longer because the server has no answer for the one who leaves.
 #[test]
 fn a_bounded_wait_keeps_its_bound_if_its_leaving_is_not_answered() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     take_as_foreigner(&mut bench.raw(), "m", secs(60));
-    let mutex = bench.client(secs(30)).mutex("m");
+    let mutex = bench.client_with(secs(30)).mutex("m");
     let silent = Action::DropReply;
     let left = bench.proxy.rule(any(Script::Leave), silent, Times::Always);
     take_what_was_asked("a wait", || {
@@ -234,7 +234,7 @@ fn a_bounded_wait_keeps_its_bound_if_its_leaving_is_not_answered() {
 /// Invariant 4: one look is one look, and no longer than one exchange may take.
 #[test]
 fn a_try_takes_no_longer_than_one_exchange() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let builder = || bench.builder().io_timeout(ms(200)).connect_timeout(ms(100));
     let client = builder().build().unwrap();
     client.mutex("m").try_lock().unwrap().unlock().unwrap();
@@ -257,8 +257,8 @@ fn a_try_takes_no_longer_than_one_exchange() {
 /// sooner: min(max(ttl, 5 s), 60 s).
 #[test]
 fn an_unbounded_wait_rides_out_an_outage_of_five_seconds() {
-    let bench = Bench::new();
-    let client = bench.client(secs(1));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(1));
     bench.proxy.refuse(true);
     let (took, result) = timed(|| client.mutex("m").lock());
     assert_eq!(result.unwrap_err().kind(), ErrorKind::Unavailable);

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use leasehold::FencingToken;
 
-use crate::support::locks::{Bench, ms, script, secs, take_as_foreigner};
+use crate::support::locks::{Scene, ms, script, secs, take_as_foreigner};
 
 fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).unwrap() {
@@ -59,9 +59,9 @@ fn server_time(raw: &mut redis::Connection) -> u64 {
 /// Invariant 6: a fencing token, and since when a lock is held, are the server's time.
 #[test]
 fn tokens_and_times_are_the_servers() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
-    let mutex = bench.client(secs(30)).mutex("m");
+    let mutex = bench.client_with(secs(30)).mutex("m");
     let before = server_time(&mut raw);
     let guard = mutex.lock().unwrap();
     let after = server_time(&mut raw);
@@ -77,14 +77,14 @@ fn tokens_and_times_are_the_servers() {
 /// take, which is one that the server gave it.
 #[test]
 fn a_client_sends_no_time_of_day() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
     take_as_foreigner(&mut raw, "foreign", secs(60));
-    let client = bench.client(ms(1500));
+    let client = bench.client_with(ms(1500));
     let guard = client.mutex("m").lock().unwrap();
     let last = guard.fencing_token().get();
     // A waiter registers, leaves; a lock is looked at, renewed, given back, kept, and taken away.
-    let other = bench.client(secs(30)).mutex("m");
+    let other = bench.client_with(secs(30)).mutex("m");
     assert!(other.try_lock_for(ms(200)).is_err());
     assert!(client.mutex("foreign").try_lock_for(ms(200)).is_err());
     guard.verify().unwrap();

@@ -3,7 +3,7 @@
 use leasehold::{Client, Error, ErrorKind, Mutex};
 use redis::Value;
 
-use crate::support::locks::{BOUND, Bench, exists, get, ms, pttl, secs, take_as_foreigner, timed};
+use crate::support::locks::{BOUND, Scene, exists, get, ms, pttl, secs, take_as_foreigner, timed};
 use crate::support::wait::eventually;
 
 /// Somebody's data: how it is made, given its key.
@@ -50,9 +50,9 @@ fn is_conflict(error: &Error, name: &str) {
 /// Invariant 13: any data under the word is refused at once, by whatever takes or takes away, and stays as it is.
 #[test]
 fn data_under_the_word_is_refused_and_left_untouched() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
-    let client = bench.client(secs(30));
+    let client = bench.client_with(secs(30));
     for (what, command) in DATA {
         make(&mut raw, command, what);
         let before = dump(&mut raw, what);
@@ -72,9 +72,9 @@ fn data_under_the_word_is_refused_and_left_untouched() {
 /// Invariant 13: what is no string is no lock, ttl or not.
 #[test]
 fn data_of_another_type_is_refused_with_a_ttl_too() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
-    let client = bench.client(secs(30));
+    let client = bench.client_with(secs(30));
     for (what, command) in &DATA[1..] {
         make(&mut raw, command, what);
         let mut expire = redis::cmd("PEXPIRE");
@@ -132,9 +132,9 @@ fn make_state(raw: &mut redis::Connection, command: &[String], name: &str) -> St
 /// Invariant 13: the same under the key of the state, where the word is free, and where somebody has it.
 #[test]
 fn data_under_the_state_is_refused_and_left_untouched() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
-    let client = bench.client(secs(30));
+    let client = bench.client_with(secs(30));
     for (what, command, kind) in states() {
         let state = make_state(&mut raw, &command, &what);
         let (content, ttl) = dump(&mut raw, &state);
@@ -170,9 +170,9 @@ fn data_under_the_state_is_refused_and_left_untouched() {
 /// Invariant 13: a holder whose keys turn into somebody's data renews and releases what is its own, and no more.
 #[test]
 fn a_holder_touches_no_data_that_has_taken_its_keys_place() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
-    let client = bench.client(secs(1));
+    let client = bench.client_with(secs(1));
     let witness = client.mutex("witness").lock().unwrap();
     // The state: the hold goes on, and the release frees the word.
     for (what, command, _) in states() {
@@ -211,10 +211,10 @@ fn a_holder_touches_no_data_that_has_taken_its_keys_place() {
 /// Invariant 13: a word that turns into data while it is waited for ends the wait.
 #[test]
 fn a_wait_ends_when_the_lock_turns_into_data() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
     take_as_foreigner(&mut raw, "m", secs(60));
-    let client: Client = bench.client(secs(30));
+    let client: Client = bench.client_with(secs(30));
     let mutex = client.mutex("m");
     std::thread::scope(|s| {
         let wait = s.spawn(|| mutex.lock().map(drop));

@@ -8,7 +8,7 @@ use crossbeam_channel::bounded;
 use leasehold::testing::entries;
 use leasehold::{Canceller, ErrorKind, MutexGuard, Wait};
 
-use crate::support::locks::{BOUND, Bench, Script, any, ms, secs, take_as_foreigner, timed};
+use crate::support::locks::{BOUND, Scene, Script, any, ms, secs, take_as_foreigner, timed};
 use crate::support::proxy::{Action, Times};
 use crate::support::wait::eventually;
 
@@ -16,7 +16,7 @@ use crate::support::wait::eventually;
 /// taken, renewed and given back.
 #[test]
 fn many_waiters_and_one_connection_keep_nobody_from_releasing() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
     let builder = bench.builder().ttl(secs(3)).max_wait(secs(30));
     let client = builder.pool_size(1).build().unwrap();
@@ -68,7 +68,7 @@ fn many_waiters_and_one_connection_keep_nobody_from_releasing() {
 fn two_hundred_waiting_threads_need_no_more_connections_than_the_pool_and_three() {
     const POOL: u32 = 4;
     let most = POOL as usize + 3;
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
     let builder = bench.builder().ttl(secs(2)).pool_size(POOL);
     let client = builder.build().unwrap();
@@ -124,8 +124,8 @@ fn two_hundred_waiting_threads_need_no_more_connections_than_the_pool_and_three(
 /// Invariant 7: renewals that wait for the connection go together when it is free.
 #[test]
 fn renewals_that_are_due_together_are_sent_together() {
-    let bench = Bench::new();
-    let client = bench.client(secs(9));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(9));
     // The first keeps the connection busy while the others become due: within the time that it took to lock them.
     let slow = Action::DelayReply(ms(1200));
     bench.proxy.rule(any(Script::Renew), slow, Times::Once);
@@ -146,7 +146,7 @@ fn renewals_that_are_due_together_are_sent_together() {
 }
 
 /// A thousand renewed holds, a fault for half of their ttl, and all of them are held when it is over, and go on.
-fn a_thousand_holds_outlive(fault: impl Fn(&Bench, bool)) {
+fn a_thousand_holds_outlive(fault: impl Fn(&Scene, bool)) {
     // Up to three times: a thousand threads of a build without optimisation, on a machine that has other things to do, may
     // not have the time that they need in what is left. What is wrong in itself goes wrong each time.
     let mut lost = Vec::new();
@@ -159,10 +159,10 @@ fn a_thousand_holds_outlive(fault: impl Fn(&Bench, bool)) {
     panic!("{lost:?} of a thousand were lost");
 }
 
-fn how_many_of_a_thousand_are_lost(fault: impl Fn(&Bench, bool)) -> u64 {
-    let bench = Bench::new();
+fn how_many_of_a_thousand_are_lost(fault: impl Fn(&Scene, bool)) -> u64 {
+    let bench = Scene::new();
     let ttl = secs(3);
-    let client = bench.client(ttl);
+    let client = bench.client_with(ttl);
     let guards: Vec<MutexGuard> = (0..1000)
         .map(|i| client.mutex(format!("m{i}")).lock().unwrap())
         .collect();

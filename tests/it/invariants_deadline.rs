@@ -7,7 +7,7 @@ use leasehold::testing::suspend;
 use leasehold::{ErrorKind, Predecessor};
 
 use crate::support::locks::{
-    BOUND, Bench, Script, any, await_end, delete, exists, get, is_signalled, ms, of, pttl, secs,
+    BOUND, Scene, Script, any, await_end, delete, exists, get, is_signalled, ms, of, pttl, secs,
 };
 use crate::support::proxy::{Action, Times};
 use crate::support::wait::eventually;
@@ -20,13 +20,13 @@ fn drift(ttl: Duration) -> Duration {
 /// Invariant 1: the deadline is counted from before the acquire was sent, not from its reply.
 #[test]
 fn a_grant_counts_from_before_its_acquire_was_sent() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let (ttl, delay) = (secs(6), ms(500));
     bench
         .proxy
         .rule(any(Script::Acquire), Action::DelayReply(delay), Times::Once);
     let start = Instant::now();
-    let guard = bench.client(ttl).mutex("m").lock().unwrap();
+    let guard = bench.client_with(ttl).mutex("m").lock().unwrap();
     let left = guard.remaining();
     assert!(left <= ttl - drift(ttl) - delay, "{left:?} left");
     // And no more is given away than that.
@@ -36,9 +36,9 @@ fn a_grant_counts_from_before_its_acquire_was_sent() {
 /// Invariant 1: so is the deadline that a renewal brings.
 #[test]
 fn a_renewal_counts_from_before_it_was_sent() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let (ttl, delay) = (secs(4), ms(350));
-    let client = bench.client(ttl);
+    let client = bench.client_with(ttl);
     bench
         .proxy
         .rule(any(Script::Renew), Action::DelayReply(delay), Times::Always);
@@ -54,10 +54,10 @@ fn a_renewal_counts_from_before_it_was_sent() {
 /// Invariant 1: so is the end that `extend` brings; and it is the new one, not the earlier.
 #[test]
 fn an_extension_counts_from_before_it_was_sent() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let delay = ms(300);
     let mutex = bench
-        .client(secs(30))
+        .client_with(secs(30))
         .mutex("m")
         .with_fixed_lease(secs(120));
     let guard = mutex.lock().unwrap();
@@ -74,7 +74,7 @@ fn an_extension_counts_from_before_it_was_sent() {
 /// Invariant 1: until an extension is answered the earlier of the two ends counts, and after one that was not answered, too.
 #[test]
 fn an_extension_of_unknown_outcome_does_not_move_the_end() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let client = bench.builder().io_timeout(ms(200)).build().unwrap();
     let guard = client.mutex("m").with_fixed_lease(secs(60)).lock().unwrap();
     bench
@@ -92,8 +92,8 @@ fn an_extension_of_unknown_outcome_does_not_move_the_end() {
 /// Invariant 1: a grant whose reply comes when the lease is over by the client's own clock is no guard, and is undone.
 #[test]
 fn a_grant_that_comes_after_its_lease_is_no_guard_and_leaves_no_key() {
-    let bench = Bench::new();
-    let client = bench.client(secs(30));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(30));
     let rule = bench.proxy.rule(
         any(Script::Acquire),
         Action::DelayReply(ms(1000)),
@@ -115,8 +115,8 @@ fn a_grant_that_comes_after_its_lease_is_no_guard_and_leaves_no_key() {
 /// Invariants 1 and 4: a wait that is given such a grant goes on, with another token.
 #[test]
 fn a_wait_goes_on_after_a_grant_that_came_too_late() {
-    let bench = Bench::new();
-    let client = bench.client(secs(30));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(30));
     let rule = bench.proxy.rule(
         any(Script::Acquire),
         Action::DelayReply(ms(1000)),
@@ -139,8 +139,8 @@ fn a_wait_goes_on_after_a_grant_that_came_too_late() {
 /// Invariant 1: a reply slower than the lease lasts gives no guard either.
 #[test]
 fn a_reply_that_takes_longer_than_the_lease_gives_no_guard_and_leaves_no_key() {
-    let bench = Bench::new();
-    let client = bench.client(ms(600));
+    let bench = Scene::new();
+    let client = bench.client_with(ms(600));
     bench.proxy.rule(
         any(Script::Acquire),
         Action::DelayReply(ms(700)),
@@ -158,8 +158,8 @@ fn a_reply_that_takes_longer_than_the_lease_gives_no_guard_and_leaves_no_key() {
 /// server says.
 #[test]
 fn after_a_suspend_past_the_lease_the_first_check_says_lost_and_it_stays_so() {
-    let bench = Bench::new();
-    let client = bench.client(secs(30));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(30));
     let guard = client.mutex("m").lock().unwrap();
     let lease = guard.lease();
     lease.check().unwrap();
@@ -191,8 +191,8 @@ fn after_a_suspend_past_the_lease_the_first_check_says_lost_and_it_stays_so() {
 /// Invariant 1: the same where `unlock` is the first to look; and a lost lock is no deadlock.
 #[test]
 fn after_a_suspend_past_the_lease_unlock_says_lost() {
-    let bench = Bench::new();
-    let client = bench.client(secs(30));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(30));
     let guard = client.mutex("m").lock().unwrap();
     suspend(&client, secs(30));
     // This thread holds it no more, but the server has not noticed yet.
@@ -206,8 +206,8 @@ fn after_a_suspend_past_the_lease_unlock_says_lost() {
 /// Invariant 1: a renewal that succeeds after the deadline brings nothing back.
 #[test]
 fn a_renewal_that_is_confirmed_after_the_deadline_brings_nothing_back() {
-    let bench = Bench::new();
-    let client = bench.client(secs(6));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(6));
     let rule = bench
         .proxy
         .rule(any(Script::Renew), Action::DelayReply(ms(600)), Times::Once);
@@ -225,8 +225,8 @@ fn a_renewal_that_is_confirmed_after_the_deadline_brings_nothing_back() {
 /// Invariant 1: the drop of a guard that has lost its lock does nothing to whoever has it now.
 #[test]
 fn a_drop_after_a_suspend_does_not_harm_the_successor() {
-    let bench = Bench::new();
-    let client = bench.client(secs(30));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(30));
     let guard = client.mutex("m").lock().unwrap();
     suspend(&client, secs(30));
     let mut raw = bench.raw();
@@ -244,8 +244,11 @@ fn a_drop_after_a_suspend_does_not_harm_the_successor() {
 /// Invariant 1: a fixed lease ends by the client's clock, too, and says so in time.
 #[test]
 fn a_fixed_lease_is_over_before_its_key_is() {
-    let bench = Bench::new();
-    let mutex = bench.client(secs(30)).mutex("m").with_fixed_lease(secs(2));
+    let bench = Scene::new();
+    let mutex = bench
+        .client_with(secs(30))
+        .mutex("m")
+        .with_fixed_lease(secs(2));
     let mut raw = bench.raw();
     let mut in_time = 0;
     // A thread that is not given the processor can't speak in time: once is not always.
@@ -267,8 +270,8 @@ fn a_fixed_lease_is_over_before_its_key_is() {
 /// Invariant 1: a lease that is cut short by `extend` ends when it was told to, not when it was first due.
 #[test]
 fn an_extension_may_shorten_a_lease_and_the_holder_is_told_in_time() {
-    let bench = Bench::new();
-    let client = bench.client(secs(30));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(30));
     let mutex = client.mutex("m").with_fixed_lease(secs(300));
     let guard = mutex.lock().unwrap();
     // Its thread needs a moment to start, and to fall asleep until the first end.

@@ -7,14 +7,14 @@ use leasehold::testing::entries;
 use leasehold::{Client, ErrorKind, MutexGuard, Predecessor};
 
 use crate::support::locks::{
-    BOUND, Bench, Script, any, exists, keys_without_ttl, ms, of, pttl, secs, takes_at_most, timed,
+    BOUND, Scene, Script, any, exists, keys_without_ttl, ms, of, pttl, secs, takes_at_most, timed,
 };
 use crate::support::proxy::{Action, Times};
 use crate::support::wait::eventually;
 
 const IO: Duration = Duration::from_millis(300);
 
-fn client(bench: &Bench) -> Client {
+fn client(bench: &Scene) -> Client {
     let builder = bench.builder().io_timeout(IO).connect_timeout(IO);
     builder.build().unwrap()
 }
@@ -31,7 +31,7 @@ fn panics(f: impl FnOnce()) {
 /// Invariant 11: a panic releases the lock, and the next holder learns of it.
 #[test]
 fn a_panic_releases_the_lock_and_the_next_holder_learns_of_it() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let client = bench.builder().holder_label("batch").build().unwrap();
     let mutex = client.mutex("m");
     let mut token = None;
@@ -82,7 +82,7 @@ fn a_lock_taken_while_unwinding_is_not_panicked_in() {
             self.1 = Some(self.0.mutex("kept").lock().unwrap());
         }
     }
-    let bench = Bench::new();
+    let bench = Scene::new();
     let client = client(&bench);
     let locks = LocksOnDrop(client.clone(), None);
     panics(|| {
@@ -98,7 +98,7 @@ fn a_lock_taken_while_unwinding_is_not_panicked_in() {
 /// Invariant 11: while unwinding with a server that is gone there is no second panic, which would abort.
 #[test]
 fn a_drop_while_unwinding_with_the_server_gone_does_not_panic() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let client = client(&bench);
     let guards: Vec<MutexGuard> = (0..3)
         .map(|i| client.mutex(format!("m{i}")).lock().unwrap())
@@ -116,7 +116,7 @@ fn a_drop_while_unwinding_with_the_server_gone_does_not_panic() {
 /// the key is gone by its ttl at the latest, or as soon as the server answers again.
 #[test]
 fn a_drop_is_bounded_by_the_io_timeout() {
-    type Switch = fn(&Bench, bool);
+    type Switch = fn(&Scene, bool);
     let faults: [(&str, Switch); 3] = [
         ("a network that swallows all", |b, on| {
             b.proxy.black_hole(on)
@@ -131,7 +131,7 @@ fn a_drop_is_bounded_by_the_io_timeout() {
         }),
     ];
     for (what, fault) in faults {
-        let bench = Bench::new();
+        let bench = Scene::new();
         let client = client(&bench);
         takes_at_most(IO + IO / 10 + ms(20), what, || {
             let guard = client.mutex("m").lock().unwrap();
@@ -155,7 +155,7 @@ fn a_drop_is_bounded_by_the_io_timeout() {
 /// Invariant 11: and in the midst of a renewal, the renewal's own time comes first.
 #[test]
 fn a_drop_in_the_midst_of_a_renewal_is_bounded_too() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let client = client(&bench);
     let mutex = client.mutex("m").with_ttl(secs(3));
     for wanted in [Script::Renew, Script::Release] {
@@ -174,7 +174,7 @@ fn a_drop_in_the_midst_of_a_renewal_is_bounded_too() {
 /// Invariant 11: with many locks whose renewals all hang on one connection, too.
 #[test]
 fn a_drop_behind_other_locks_renewals_is_bounded_too() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let client = client(&bench);
     let first = client.mutex("first").with_ttl(secs(3));
     let second = client.mutex("second").with_ttl(secs(3));
@@ -202,7 +202,7 @@ fn a_drop_behind_other_locks_renewals_is_bounded_too() {
 /// Invariant 11: with all that it is told to do, hold-at-least included, in a silent network: the rest of it stays, with a ttl.
 #[test]
 fn a_drop_of_a_lock_that_is_to_be_kept_is_bounded_too() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let client = client(&bench);
     let mutex = client.mutex("m").with_hold_at_least(secs(40));
     let guard = mutex.lock().unwrap();

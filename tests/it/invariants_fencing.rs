@@ -6,7 +6,7 @@ use leasehold::testing::{Server, lose};
 use leasehold::{Client, FencingToken};
 
 use crate::support::child::{Child, args, say};
-use crate::support::locks::{BOUND, Bench, delete, exists, get, ms, pttl, secs};
+use crate::support::locks::{BOUND, Scene, delete, exists, get, ms, pttl, secs};
 use crate::support::wait::{eventually, raw};
 
 pub(crate) const ROLES: &[(&str, fn())] = &[("fencing/take_and_note", take_and_note)];
@@ -93,7 +93,7 @@ fn tokens_rise_over_all_that_may_happen_to_a_lock() {
 /// Invariant 9: where they come faster than the clock's ticks, too, and over threads and clients.
 #[test]
 fn tokens_rise_from_holder_to_holder() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let seen = parking_lot::Mutex::new(Vec::new());
     let clients = [bench.direct(secs(30)), bench.direct(secs(30))];
     thread::scope(|s| {
@@ -203,8 +203,8 @@ fn a_client_passes_the_highest_token_that_it_has_seen_as_a_floor() {
 /// Invariant 9: a hold has one token from its beginning to its end, though its acquire was repeated or its state deleted.
 #[test]
 fn a_hold_keeps_its_token() {
-    let bench = Bench::new();
-    let client = bench.client(secs(1));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(1));
     let guard = client.mutex("m").lock().unwrap();
     let token = guard.fencing_token();
     bench.pass_renewals(&guard, 2);

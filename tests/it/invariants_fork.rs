@@ -9,7 +9,7 @@ use leasehold::{Client, ErrorKind, Predecessor, Result};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::support::child::{Child, args, hear, say};
-use crate::support::locks::{BOUND, Bench, Script, any, exists, ms, script, secs};
+use crate::support::locks::{BOUND, Scene, Script, any, exists, ms, script, secs};
 use crate::support::wait::eventually;
 
 pub(crate) const ROLES: &[(&str, fn())] = &[
@@ -119,7 +119,7 @@ fn use_all_of_the_parents() {
 /// renewed and given back as if nothing had been.
 #[test]
 fn a_forked_child_does_nothing_to_its_parents_locks() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut child = Child::role("fork/use_all_of_the_parents")
         .arg(bench.proxy.url())
         .spawn();
@@ -186,7 +186,7 @@ fn drop_the_client() {
 /// Invariant 11: the drop of the client itself waits for no thread, because there is none in the child, and closes nothing.
 #[test]
 fn a_client_dropped_in_a_forked_child_is_the_parents_still() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let child = Child::role("fork/drop_the_client")
         .arg(bench.proxy.url())
         .spawn();
@@ -216,7 +216,7 @@ fn make_a_client() {
 /// Invariant 11: what the error advises: a client that is made after the fork is as good as any.
 #[test]
 fn a_client_made_after_the_fork_works() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let child = Child::role("fork/make_a_client")
         .arg(bench.proxy.url())
         .spawn();

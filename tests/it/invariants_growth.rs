@@ -8,7 +8,7 @@ use leasehold::{Canceller, Client, ErrorKind, Wait};
 
 use crate::support::child::{Child, args, say};
 use crate::support::locks::{
-    BOUND, Bench, Script, any, delete, exists, keys_without_ttl, ms, secs, take_as_foreigner,
+    BOUND, Scene, Script, any, delete, exists, keys_without_ttl, ms, secs, take_as_foreigner,
 };
 use crate::support::proxy::{Action, Times};
 use crate::support::wait::{eventually, raw, threads_of_this_process};
@@ -115,7 +115,7 @@ fn a_thousand_contended_names_leave_nothing_behind() {
 /// Invariant 10: however an acquire or a hold ends, the client's tables are empty afterwards.
 #[test]
 fn no_end_of_a_wait_or_a_hold_leaves_an_entry() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
     let client = bench.builder().io_timeout(ms(300)).build().unwrap();
     let kind = |result: leasehold::Result<_>| result.map(drop).map_err(|e| e.kind());

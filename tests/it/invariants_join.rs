@@ -9,7 +9,7 @@ use leasehold::Client;
 use parking_lot::Mutex;
 
 use crate::support::locks::{
-    BOUND, Bench, Script, any, exists, get, ms, of, pttl, script, scripts_run, secs, timed, token,
+    BOUND, Scene, Script, any, exists, get, ms, of, pttl, script, scripts_run, secs, timed, token,
 };
 use crate::support::proxy::{Action, Times};
 use crate::support::wait::eventually;
@@ -17,7 +17,7 @@ use crate::support::wait::eventually;
 /// Invariant 3: a renewal that is under way is waited for, and only then the release is sent.
 #[test]
 fn a_drop_waits_for_the_renewal_that_is_under_way() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let delay = ms(300);
     let arrivals = Arc::new(Mutex::new(Vec::new()));
     let note = |wanted: Script| {
@@ -34,7 +34,7 @@ fn a_drop_waits_for_the_renewal_that_is_under_way() {
     let action = Action::DelayReply(delay);
     let renewal = bench.proxy.rule(note(Script::Renew), action, Times::Once);
     bench.watch(note(Script::Release));
-    let client = bench.client(secs(3));
+    let client = bench.client_with(secs(3));
     let guard = client.mutex("m").lock().unwrap();
     assert!(renewal.wait_hit(BOUND));
     // The reply is held back from now on.
@@ -50,8 +50,8 @@ fn a_drop_waits_for_the_renewal_that_is_under_way() {
 /// Invariant 3: a renewal that is never answered is waited for no longer than it would wait itself, and not started again.
 #[test]
 fn a_drop_does_not_wait_for_ever_for_a_renewal() {
-    let bench = Bench::new();
-    let client = bench.client(secs(3));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(3));
     let witness = client.mutex("witness").lock().unwrap();
     let renewal = bench
         .proxy
@@ -79,9 +79,9 @@ fn no_renewal_is_sent_after_the_release() {
 
 /// `false` if renewals timed out, so that the order of arrival is not that of sending.
 fn rounds_of_drops_when_due() -> bool {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let ttl = ms(900);
-    let client = bench.client(ttl);
+    let client = bench.client_with(ttl);
     thread::scope(|s| {
         for t in 0..4 {
             let mutex = client.mutex(format!("m{t}"));
@@ -124,10 +124,10 @@ fn rounds_of_drops_when_due() -> bool {
 /// Invariant 3: a renewal that was still on its way when its sender gave up makes no key, and touches no successor's.
 #[test]
 fn a_renewal_that_arrives_after_the_release_does_nothing() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
     let names = ["free", "retaken"];
-    let clients = names.map(|_| bench.client(secs(3)));
+    let clients = names.map(|_| bench.client_with(secs(3)));
     let late = bench.proxy.rule(
         any(Script::Renew),
         Action::DelayRequest(ms(1500)),
@@ -159,8 +159,8 @@ fn a_renewal_that_arrives_after_the_release_does_nothing() {
 /// Invariant 3: a thread that is parked, or waits for something far off, is woken for a hold that is due sooner.
 #[test]
 fn a_short_hold_is_renewed_in_time_by_a_thread_that_served_a_long_one() {
-    let bench = Bench::new();
-    let client = bench.client(secs(60));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(60));
     let mutex = client.mutex("m");
     let long = mutex.lock().unwrap();
     // Its thread needs a moment to start, and to fall asleep until the hold is due in 20 s.
@@ -179,8 +179,8 @@ fn a_short_hold_is_renewed_in_time_by_a_thread_that_served_a_long_one() {
 /// Invariant 3: a guard keeps what it needs to be renewed and released, though its client and its handle are gone.
 #[test]
 fn a_guard_that_outlives_its_client_is_renewed_and_released() {
-    let bench = Bench::new();
-    let client = bench.client(secs(1));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(1));
     let guard = client.mutex("m").lock().unwrap();
     let lease = guard.lease();
     drop(client);
@@ -242,7 +242,7 @@ mod threads {
         Client::builder().url(url).ttl(secs(30)).build().unwrap()
     }
 
-    fn play(role: &str, bench: &Bench) -> Child {
+    fn play(role: &str, bench: &Scene) -> Child {
         Child::role(role).arg(bench.proxy.url()).spawn()
     }
 
@@ -263,7 +263,7 @@ mod threads {
     /// Invariant 3: `client.mutex(n).lock()?` with a handle made for the occasion starts no thread.
     #[test]
     fn temporary_handles_start_no_threads() {
-        play("join/temporary_handles", &Bench::new()).wait_for("done", BOUND);
+        play("join/temporary_handles", &Scene::new()).wait_for("done", BOUND);
     }
 
     fn many_holds() {
@@ -299,7 +299,7 @@ mod threads {
     /// Invariants 3 and 10: one thread to a hold, a handful kept in between, none when the client is gone.
     #[test]
     fn threads_are_as_many_as_holds_and_end_with_the_client() {
-        let bench = Bench::new();
+        let bench = Scene::new();
         play("join/many_holds", &bench).wait_for("done", BOUND);
     }
 
@@ -334,7 +334,7 @@ mod threads {
     /// Invariant 3: a lock that nobody can watch is given back, with an error that says why.
     #[test]
     fn a_renewer_that_cannot_be_started_is_an_error_and_the_lock_is_given_back() {
-        let bench = Bench::new();
+        let bench = Scene::new();
         let mut child = play("join/no_thread", &bench);
         for _ in 0..3 {
             let line = child.expect_line(BOUND);

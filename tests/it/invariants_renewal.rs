@@ -9,7 +9,7 @@ use leasehold::{Client, ErrorKind, MutexGuard};
 
 use crate::support::child::{Child, args, say};
 use crate::support::locks::{
-    BOUND, Bench, Script, any, await_end, delete, exists, get, is_signalled, ms, of, pttl, secs,
+    BOUND, Scene, Script, any, await_end, delete, exists, get, is_signalled, ms, of, pttl, secs,
     take_as_foreigner,
 };
 use crate::support::proxy::{Action, Command, RuleHandle, Times};
@@ -62,7 +62,7 @@ fn await_next_renewals<'a>(clients: impl Iterator<Item = &'a Client>) {
 /// Invariant 2, redisson PR#3334, #775, #2515: any error is "unknown": it is tried again, and the lock survives.
 #[test]
 fn whatever_the_server_says_to_a_renewal_it_is_tried_again_and_the_lock_survives() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let ttl = secs(3);
     // A client each, so that one's trouble is not the other's.
     let held: Vec<(&str, Client, MutexGuard, RuleHandle)> = STRANGE_REPLIES
@@ -74,7 +74,7 @@ fn whatever_the_server_says_to_a_renewal_it_is_tried_again_and_the_lock_survives
             let action = Action::ReplaceReply(bytes);
             let matches = of(Script::Renew, &name);
             let rule = bench.proxy.rule(matches, action, Times::N(2));
-            let client = bench.client(ttl);
+            let client = bench.client_with(ttl);
             let guard = client.mutex(name).lock().unwrap();
             (*reply, client, guard, rule)
         })
@@ -106,7 +106,7 @@ fn whatever_the_server_says_to_a_renewal_it_is_tried_again_and_the_lock_survives
 /// Invariant 2, redisson#775, #3194: renewals lost on the way, cut off or late are tried again, and the lock survives.
 #[test]
 fn renewals_that_are_lost_cut_or_late_are_tried_again_and_the_lock_survives() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let ttl = secs(4);
     let faults = [
         Action::DropRequest,
@@ -124,7 +124,7 @@ fn renewals_that_are_lost_cut_or_late_are_tried_again_and_the_lock_survives() {
             let name = format!("m{i}");
             let matches = of(Script::Renew, &name);
             let rule = bench.proxy.rule(matches, fault.clone(), Times::N(2));
-            let client = bench.client(ttl);
+            let client = bench.client_with(ttl);
             let guard = client.mutex(name).lock().unwrap();
             (client, guard, rule)
         })
@@ -147,8 +147,8 @@ fn renewals_that_are_lost_cut_or_late_are_tried_again_and_the_lock_survives() {
 /// Invariant 2: each renewal that was not confirmed is counted, and each that was.
 #[test]
 fn the_metrics_count_renewals_and_failures() {
-    let bench = Bench::new();
-    let client = bench.client(secs(2));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(2));
     let busy = Action::ReplaceReply(b"-BUSY busy\r\n".to_vec());
     bench.proxy.rule(any(Script::Renew), busy, Times::N(3));
     let guard = client.mutex("m").lock().unwrap();
@@ -166,8 +166,8 @@ fn the_metrics_count_renewals_and_failures() {
 /// Invariant 2: tries come at a growing pace, not in a busy loop.
 #[test]
 fn renewals_that_fail_are_repeated_at_a_growing_pace() {
-    let bench = Bench::new();
-    let client = bench.client(ms(1500));
+    let bench = Scene::new();
+    let client = bench.client_with(ms(1500));
     let busy = Action::ReplaceReply(b"-BUSY busy\r\n".to_vec());
     bench.proxy.rule(any(Script::Renew), busy, Times::Always);
     let guard = client.mutex("m").lock().unwrap();
@@ -180,8 +180,8 @@ fn renewals_that_fail_are_repeated_at_a_growing_pace() {
 /// Invariant 2: 0 means that it is not ours: lost at once, told once, and for ever; and nothing is renewed any more.
 #[test]
 fn a_lock_that_somebody_else_has_is_lost_and_no_longer_renewed() {
-    let bench = Bench::new();
-    let client = bench.client(secs(1));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(1));
     let witness = client.mutex("witness").lock().unwrap();
     let mut raw = bench.raw();
     let guards = ["deleted", "retaken"].map(|name| client.mutex(name).lock().unwrap());
@@ -213,8 +213,8 @@ fn a_lock_that_somebody_else_has_is_lost_and_no_longer_renewed() {
 /// redisson#3712, #3194: after a loss the name is as good as any: locked again, renewed, released.
 #[test]
 fn a_name_that_was_lost_can_be_locked_again_and_is_renewed() {
-    let bench = Bench::new();
-    let client = bench.client(secs(1));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(1));
     let mutex = client.mutex("m");
     let lost = mutex.lock().unwrap();
     let mut raw = bench.raw();
@@ -234,8 +234,8 @@ fn a_name_that_was_lost_can_be_locked_again_and_is_renewed() {
 /// redisson#6962, #6483: one lost lock among many is one lost lock.
 #[test]
 fn the_loss_of_one_lock_is_not_the_loss_of_others() {
-    let bench = Bench::new();
-    let client = bench.client(secs(1));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(1));
     let lock = |i| client.mutex(format!("m{i}")).lock().unwrap();
     let guards: Vec<MutexGuard> = (0..50).map(lock).collect();
     assert!(delete(&mut bench.raw(), "m17"));
@@ -260,8 +260,8 @@ fn with_a_silent_server_the_hold_is_lost_before_its_key_expires() {
     // The holder must be told within the 32 ms that the deadline gives away. A thread that is not given the processor is
     // late whatever it does, so the best of three counts for the signal; `is_held` must be right each time.
     while late.len() < 3 {
-        let bench = Bench::new();
-        let client = bench.client(ttl);
+        let bench = Scene::new();
+        let client = bench.client_with(ttl);
         let guard = client.mutex("m").lock().unwrap();
         let asked = Instant::now();
         let left = pttl(&mut bench.raw(), "m");
@@ -300,7 +300,7 @@ fn with_a_silent_server_the_hold_is_lost_before_its_key_expires() {
 /// tries are not so far apart that none falls between its end and the lease's.
 #[test]
 fn a_hold_outlives_a_silence_of_half_its_ttl_that_begins_when_it_is_due() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let ttl = secs(3);
     let began = OnceLock::new();
     let is_renewal = any(Script::Renew);
@@ -310,7 +310,7 @@ fn a_hold_outlives_a_silence_of_half_its_ttl_that_begins_when_it_is_due() {
     let silence = bench
         .proxy
         .rule(in_silence, Action::DropRequest, Times::Always);
-    let client = bench.client(ttl);
+    let client = bench.client_with(ttl);
     let guard = client.mutex("m").lock().unwrap();
     eventually(BOUND, "it is renewed, or lost", || {
         client.metrics().renewals > 0 || !guard.is_held()
@@ -368,7 +368,7 @@ impl log::Log for Warnings {
 /// Invariant 2, redisson#3712: a failed renewal is logged, and the loss is, once, with the lock's name and token.
 #[test]
 fn a_loss_is_logged_once() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let busy = Action::ReplaceReply(b"-BUSY busy\r\n".to_vec());
     let failed = bench.proxy.rule(any(Script::Renew), busy, Times::Once);
     let child = Child::role("renewal/log_the_loss")

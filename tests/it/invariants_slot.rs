@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::support::ask::elsewhere;
-use crate::support::locks::{BOUND, Bench, Script, exists, keys, ms, of, secs};
+use crate::support::locks::{BOUND, Scene, Script, exists, keys, ms, of, secs};
 use crate::support::proxy::Command;
 use crate::support::scripts::names_of_scripts;
 use crate::support::wait::{eventually, raw};
@@ -132,7 +132,7 @@ fn use_all(client: &Client, name: &str, wait: Duration) -> leasehold::Result<()>
 /// Invariant 12: whatever the name and the namespace, all keys of a call have one slot, and they are this lock's alone.
 #[test]
 fn all_keys_of_a_call_have_one_slot() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let cluster = cluster_node(&[]);
     let oracle = RefCell::new(raw(&cluster.url()));
     // Key → whose it is. Without a namespace the key is the name, so that it may be any other client's, too.
@@ -241,12 +241,12 @@ fn all_of_it_works_on_a_node_that_has_the_names_slots_only() {
     };
     assert_eq!(slots.len(), 3);
     let slots: Vec<u16> = slots.into_iter().collect();
-    let bench = Bench::before(cluster_node(&slots));
+    let bench = Scene::before(cluster_node(&slots));
     let mut raw = bench.raw();
     // It does refuse.
     let elsewhere = redis::cmd("GET").arg("elsewhere").exec(&mut raw);
     assert_eq!(elsewhere.unwrap_err().code(), Some("CLUSTERDOWN"));
-    let (client, other) = (bench.client(secs(30)), bench.client(secs(30)));
+    let (client, other) = (bench.client_with(secs(30)), bench.client_with(secs(30)));
     for name in names {
         use_all(&client, name, ms(300)).unwrap_or_else(|e| panic!("{name}: {e}"));
         use_the_family(&client, name, ms(300)).unwrap_or_else(|e| panic!("{name}: {e}"));

@@ -10,14 +10,14 @@ use leasehold::{Client, ErrorKind, FencingToken, Predecessor};
 use redis::Value;
 
 use crate::support::locks::{
-    BOUND, Bench, Script, any, delete, exists, get, ms, of, scripts_run, secs, timed, token,
+    BOUND, Scene, Script, any, delete, exists, get, ms, of, scripts_run, secs, timed, token,
 };
 use crate::support::proxy::{Action, Command, Times};
 use crate::support::wait::eventually;
 
 const IO: Duration = Duration::from_millis(300);
 
-impl Bench {
+impl Scene {
     /// Its commands have little time, its leases much: no key goes because its ttl runs out.
     fn impatient(&self) -> Client {
         self.builder().io_timeout(IO).build().unwrap()
@@ -27,8 +27,8 @@ impl Bench {
 /// Invariant 4: every grant by the server has a token that no other has.
 #[test]
 fn every_grant_has_a_token_of_its_own() {
-    let bench = Bench::new();
-    let clients = [bench.client(secs(30)), bench.client(secs(30))];
+    let bench = Scene::new();
+    let clients = [bench.client_with(secs(30)), bench.client_with(secs(30))];
     let mut raw = bench.raw();
     let mut seen = HashSet::new();
     for _ in 0..10 {
@@ -47,7 +47,7 @@ fn every_grant_has_a_token_of_its_own() {
 /// guard, or in an error and no key.
 #[test]
 fn an_acquire_ends_in_a_true_guard_or_in_no_key() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
     let faults = [
         Action::DropRequest,
@@ -94,7 +94,7 @@ fn an_acquire_ends_in_a_true_guard_or_in_no_key() {
             assert_eq!((bench.renewals(&name), entries(&client)), (0, 0));
             // And the name is as good as new.
             bench
-                .client(secs(30))
+                .client_with(secs(30))
                 .mutex(&name)
                 .try_lock()
                 .unwrap()
@@ -110,7 +110,7 @@ fn an_acquire_ends_in_a_true_guard_or_in_no_key() {
 /// what an acquire does when it has taken the word.
 #[test]
 fn an_acquire_whose_script_fails_half_way_leaves_no_key() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
     redis::cmd("ACL")
         .arg(&[
@@ -133,7 +133,7 @@ fn an_acquire_whose_script_fails_half_way_leaves_no_key() {
 /// Invariant 4: an acquire that reaches the server when its sender has given it up takes nothing.
 #[test]
 fn an_acquire_that_arrives_after_it_was_given_up_takes_nothing() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
     let late = Action::DelayRequest(ms(900));
     bench.proxy.rule(any(Script::Acquire), late, Times::Once);
@@ -155,7 +155,7 @@ fn an_acquire_that_arrives_after_it_was_given_up_takes_nothing() {
 /// Invariant 4: so it is for one that is delivered only because its sender hangs up.
 #[test]
 fn an_acquire_that_is_delivered_when_its_sender_hangs_up_leaves_no_key() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
     let held = Action::DeliverAfterClose;
     bench.proxy.rule(any(Script::Acquire), held, Times::Once);
@@ -170,7 +170,7 @@ fn an_acquire_that_is_delivered_when_its_sender_hangs_up_leaves_no_key() {
 /// Invariant 4: a first try that was overtaken by the second, and arrives when the lock has been given back, takes nothing.
 #[test]
 fn a_first_try_that_arrives_after_the_release_takes_nothing() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
     let late = Action::DelayRequest(ms(1200));
     let rule = bench.proxy.rule(any(Script::Acquire), late, Times::Once);
@@ -183,7 +183,7 @@ fn a_first_try_that_arrives_after_the_release_takes_nothing() {
         scripts_run(&mut raw) == before + 3
     });
     assert!(!exists(&mut raw, "m"));
-    let next = bench.client(secs(30)).mutex("m").try_lock().unwrap();
+    let next = bench.client_with(secs(30)).mutex("m").try_lock().unwrap();
     assert_eq!(*next.predecessor(), Predecessor::Clean);
 }
 
@@ -191,8 +191,8 @@ fn a_first_try_that_arrives_after_the_release_takes_nothing() {
 /// own predecessor.
 #[test]
 fn an_acquire_that_is_sent_twice_counts_once() {
-    let bench = Bench::new();
-    let client = bench.client(secs(30));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(30));
     for (i, fault) in [Action::CutBeforeReply, Action::DuplicateRequest]
         .into_iter()
         .enumerate()
@@ -220,8 +220,8 @@ fn an_acquire_that_is_sent_twice_counts_once() {
 /// Invariant 4, DistributedLock#191: a release that must be repeated because its reply was lost is a release.
 #[test]
 fn a_release_that_is_repeated_is_released() {
-    let bench = Bench::new();
-    let client = bench.client(secs(30));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(30));
     let guard = client.mutex("m").lock().unwrap();
     let cut = Action::CutBeforeReply;
     let rule = bench.proxy.rule(any(Script::Release), cut, Times::Once);
@@ -235,7 +235,7 @@ fn a_release_that_is_repeated_is_released() {
 /// Invariant 4: a release repeated in the background does nothing to whoever has had the lock since.
 #[test]
 fn a_release_repeated_in_the_background_does_not_harm_the_successor() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let client = bench.impatient();
     let guard = client.mutex("m").lock().unwrap();
     let lost = Action::DelayReply(secs(5));
@@ -260,7 +260,7 @@ fn a_release_repeated_in_the_background_does_not_harm_the_successor() {
 /// Invariant 4: what has to be undone in the background is tried until the server has answered, not once.
 #[test]
 fn the_background_tries_until_the_server_has_answered() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
     let client = bench.impatient();
     let (cut, lost) = (Action::CutBeforeRequest, Action::DropReply);
@@ -280,8 +280,8 @@ fn the_background_tries_until_the_server_has_answered() {
 /// node-redlock#168, #313: the release of a lock that is not ours any more is one attempt, and says so.
 #[test]
 fn the_release_of_a_lock_that_was_taken_away_is_one_attempt() {
-    let bench = Bench::new();
-    let client = bench.client(secs(30));
+    let bench = Scene::new();
+    let client = bench.client_with(secs(30));
     let guard = client.mutex("m").lock().unwrap();
     assert!(delete(&mut bench.raw(), "m"));
     let (took, result) = timed(|| guard.unlock());
@@ -302,9 +302,9 @@ fn replay(raw: &mut redis::Connection, command: &Command) -> Value {
 /// Invariant 4: the last 16 tokens are known to be dead: their acquires are refused, their releases are "released".
 #[test]
 fn the_last_16_tokens_are_dead() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
-    let client = bench.client(secs(30));
+    let client = bench.client_with(secs(30));
     for _ in 0..17 {
         client.mutex("m").lock().unwrap().unlock().unwrap();
     }
@@ -351,7 +351,7 @@ fn end_as(client: &Client, how: &str) -> FencingToken {
 #[test]
 fn a_grant_that_was_never_delivered_puts_the_predecessor_back() {
     for how in ["none", "clean", "panicked", "abandoned"] {
-        let bench = Bench::new();
+        let bench = Scene::new();
         let client = bench.builder().holder_label("first").build().unwrap();
         let ended = (how != "none").then(|| end_as(&client, how));
         let given_up = bench.watch(any(Script::Leave));

@@ -11,7 +11,7 @@ use leasehold::{BusyAsNone, Client, Mutex};
 
 use crate::support::child::{Child, args, say};
 use crate::support::locks::{
-    BOUND, Bench, Script, any, delete, keys_without_ttl, ms, pttl, secs, take_as_foreigner,
+    BOUND, Scene, Script, any, delete, keys_without_ttl, ms, pttl, secs, take_as_foreigner,
 };
 use crate::support::proxy::{Action, Times};
 use crate::support::wait::eventually;
@@ -53,14 +53,14 @@ fn churn_once(mutex: &Mutex, round: u32) {
 /// Invariant 5, redis-py#818, #554: another client that does nothing but look never sees a key without a ttl.
 #[test]
 fn nobody_ever_sees_a_key_without_a_ttl() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let over = AtomicBool::new(false);
     let mut looks = 0_u32;
     let mut seen = HashSet::new();
     thread::scope(|s| {
         let workers: Vec<_> = (0..6)
             .map(|t| {
-                let client = bench.client(ms(300));
+                let client = bench.client_with(ms(300));
                 let (bench, over) = (&bench, &over);
                 s.spawn(move || {
                     let mut raw = bench.raw();
@@ -148,7 +148,7 @@ fn churn() {
 /// Invariant 5, redis-py#818, #554: killed at any moment, a process leaves no key behind for good, and its locks come free.
 #[test]
 fn a_process_killed_at_any_moment_leaves_no_key_without_a_ttl() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
     let random = RandomState::new();
     for round in 0..8_u32 {
@@ -170,7 +170,7 @@ fn a_process_killed_at_any_moment_leaves_no_key_without_a_ttl() {
     for name in ["a", "b"] {
         let left = pttl(&mut raw, name);
         assert!(left <= 500, "{name}: {left} ms left");
-        let lock = bench.client(secs(30)).mutex(name);
+        let lock = bench.client_with(secs(30)).mutex(name);
         lock.try_lock_for(secs(10)).unwrap().unlock().unwrap();
     }
 }
@@ -179,10 +179,10 @@ fn a_process_killed_at_any_moment_leaves_no_key_without_a_ttl() {
 /// lock has none.
 #[test]
 fn waiting_for_another_librarys_lock_leaves_nothing_without_a_ttl() {
-    let bench = Bench::new();
+    let bench = Scene::new();
     let mut raw = bench.raw();
     take_as_foreigner(&mut raw, "m", secs(30));
-    let mutex = bench.client(secs(30)).mutex("m");
+    let mutex = bench.client_with(secs(30)).mutex("m");
     thread::scope(|s| {
         s.spawn(|| assert!(mutex.try_lock_for(ms(300)).is_err()));
         eventually(BOUND, "it waits", || mutex.inspect().unwrap().waiters == 1);

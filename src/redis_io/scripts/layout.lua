@@ -157,7 +157,8 @@ local function live_waiters(waiters, now)
       w = {string.match(all, '(%x+),(%d+),(%d+),([^;]*);$')}
     end
     local heard = tonumber(w[3])
-    if heard and heard >= oldest then
+    -- One that was heard of later than now: the clock was set back, which must not keep a dead one for as long.
+    if heard and heard >= oldest and heard <= now + SILENT_MS then
       list[#list + 1] = w
     end
     from = to + 1

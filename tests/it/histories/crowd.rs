@@ -11,7 +11,7 @@ use super::session::{LIMIT, NAME, TTL};
 use crate::support::child::Child;
 use crate::support::history::record::{Recorder, read};
 use crate::support::history::{Call, Model, Op, Outcome, judge as judge_all};
-use crate::support::locks::Bench;
+use crate::support::locks::Scene;
 use crate::support::proxy::{Action, Command, RuleHandle, Times};
 use crate::support::temp::TempDir;
 
@@ -33,12 +33,12 @@ pub(super) struct Crowd {
     limit: u32,
     kind: &'static str,
     folder: TempDir,
-    bench: Bench,
+    bench: Scene,
 }
 
 impl Crowd {
     pub(super) fn new(kind: &'static str) -> Crowd {
-        let bench = Bench::new();
+        let bench = Scene::new();
         let folder = TempDir::new();
         let late = Duration::from_millis(300);
         let faults = [

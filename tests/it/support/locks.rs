@@ -1,14 +1,14 @@
-//! A server, a proxy before it, clients that go through the proxy, and what of theirs passes there, by the script's name.
+//! What passes between clients and server, by the script's name, and what the server has: for tests of the word's locks.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, TryRecvError};
-use leasehold::testing::Server;
-use leasehold::{Client, ClientBuilder, Lease};
+use leasehold::{Client, Lease};
 
-use super::proxy::{Action, Command, Proxy, RuleHandle, Times};
-use super::scripts::sources;
-use super::wait::{eventually, raw};
+pub(crate) use super::ask::timed;
+use super::proxy::{Action, Command, RuleHandle, Times};
+pub(crate) use super::scene::Scene;
+use super::wait::eventually;
 
 /// For what comes about soon, or never: on a busy machine "soon" may be long.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
@@ -76,39 +76,11 @@ pub(crate) fn of(
     move |command| script(command) == Some(wanted) && keys(command).first() == Some(&word)
 }
 
-// ---- the bench ------------------------------------------------------------------------------------
+// ---- the scene, as these tests use it ---------------------------------------------------------------
 
-pub(crate) struct Bench {
-    pub(crate) proxy: Proxy,
-    pub(crate) server: Server,
-}
-
-impl Bench {
-    pub(crate) fn new() -> Bench {
-        Bench::before(Server::start().expect("a server"))
-    }
-
-    /// The server knows all scripts already: a rule for "once" is not spent on a call that it answers with NOSCRIPT.
-    pub(crate) fn before(server: Server) -> Bench {
-        let mut raw = raw(&server.url());
-        for source in sources() {
-            let mut load = redis::cmd("SCRIPT");
-            load.arg("LOAD")
-                .arg(source)
-                .exec(&mut raw)
-                .expect("SCRIPT LOAD");
-        }
-        let proxy = Proxy::start(format!("127.0.0.1:{}", server.port()));
-        Bench { proxy, server }
-    }
-
-    /// Of a client that goes through the proxy.
-    pub(crate) fn builder(&self) -> ClientBuilder {
-        Client::builder().url(&self.proxy.url())
-    }
-
+impl Scene {
     /// A client that goes through the proxy.
-    pub(crate) fn client(&self, ttl: Duration) -> Client {
+    pub(crate) fn client_with(&self, ttl: Duration) -> Client {
         self.builder().ttl(ttl).build().expect("a client")
     }
 
@@ -116,11 +88,6 @@ impl Bench {
     pub(crate) fn direct(&self, ttl: Duration) -> Client {
         let builder = Client::builder().url(&self.server.url()).ttl(ttl);
         builder.build().expect("a client")
-    }
-
-    /// A connection of the test's own that goes around the proxy.
-    pub(crate) fn raw(&self) -> redis::Connection {
-        raw(&self.server.url())
     }
 
     /// A rule that changes nothing, whose hits say that the server has carried such a command out.
@@ -216,13 +183,6 @@ pub(crate) fn scripts_run(raw: &mut redis::Connection) -> u64 {
 }
 
 // ---- time -----------------------------------------------------------------------------------------
-
-/// How long it took, and what came of it.
-pub(crate) fn timed<T>(f: impl FnOnce() -> T) -> (Duration, T) {
-    let start = Instant::now();
-    let result = f();
-    (start.elapsed(), result)
-}
 
 /// Runs `f` up to five times until it takes no longer than `most`: on a busy machine any thread may be kept from running
 /// for so long, once; what breaks its promise breaks it each time.

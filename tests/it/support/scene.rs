@@ -26,7 +26,11 @@ impl Scene {
 
     /// The server with these arguments. It knows leasehold's scripts already.
     pub(crate) fn with_args<const N: usize>(args: [&str; N]) -> Scene {
-        let server = Server::start_with(args).unwrap();
+        Scene::before(Server::start_with(args).unwrap())
+    }
+
+    /// The same with a server that runs already.
+    pub(crate) fn before(server: Server) -> Scene {
         let mut direct = raw(&server.url());
         for source in sources() {
             let mut load = redis::cmd("SCRIPT");
