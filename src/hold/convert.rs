@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::{Error, ErrorKind, LossReason, Result};
-use crate::hold::acquire::{Failed, Granted, Wanted, acquire_or_say, begin, fresh_token};
+use crate::hold::acquire::{Failed, Wanted, acquire_or_say, begin};
+use crate::hold::attempt::{Granted, fresh_token};
 use crate::hold::core::Core;
 use crate::hold::leave::leave;
 use crate::hold::release::HoldGuard;

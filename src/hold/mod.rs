@@ -2,6 +2,7 @@
 //! in (acquire) and out (release).
 
 pub(crate) mod acquire;
+pub(crate) mod attempt;
 pub(crate) mod convert;
 pub(crate) mod core;
 pub(crate) mod deadlock;
