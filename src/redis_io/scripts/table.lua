@@ -137,13 +137,13 @@ local function serve_rw(t)
     local kind = want(w)
     waits[kind] = waits[kind] or w
   end
-  if waits.x and t.used <= 1 then
-    -- It is his turn, or his lease has run out; then he is in nobody's way.
+  if waits.x and (t.used <= 1 or t.opening) then
+    -- It is his turn, or his lease is gone; then he is in nobody's way.
     t.dirty = true
     tell(waits.x[1], KEY)
   end
   if t.used > 0 then
-    if not waits.x and (t.opening or not waits.w) then
+    if t.opening or not waits.x and not waits.w then
       let_in(t, 'r', math.huge)
     end
   elseif t.phase == 'w' or not waits.w then

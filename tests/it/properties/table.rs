@@ -96,22 +96,20 @@ impl Table {
                 .position(|w| w.want == want && !passed.contains(&w.ticket))
         };
         let (reader, writer) = (first("r"), first("w"));
+        // It is his turn, or his lease is gone: that he is told, and he keeps nobody out then.
+        let upgrader = first("x").filter(|_| self.leases.len() <= 1 || *together);
+        if upgrader.is_some() {
+            return upgrader.map(Turn::IsTold);
+        }
         if self.leases.is_empty() {
-            // One whose lease has run out while he waited is told so, and keeps nobody out.
-            if let Some(i) = first("x") {
-                return Some(Turn::IsTold(i));
-            }
             if reader.is_some() && (self.phase == 'w' || writer.is_none()) {
                 *together = true;
                 return reader.map(Turn::Enters);
             }
             return writer.map(Turn::Enters);
         }
-        if self.someone_wants("x") && !*together {
-            let is_last = self.leases.len() == 1;
-            return first("x").filter(|_| is_last).map(Turn::IsTold);
-        }
-        let may_enter = *together || !self.someone_wants("w");
+        let waits = |want| self.someone_wants(want);
+        let may_enter = *together || !waits("x") && !waits("w");
         reader.filter(|_| may_enter).map(Turn::Enters)
     }
 
