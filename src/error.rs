@@ -279,6 +279,8 @@ pub(crate) enum LossReason {
     MaxHold,
     /// Given back: nothing was lost, but it is held no longer.
     Released,
+    /// Upgraded or downgraded: it goes on as another hold.
+    Converted,
     /// `testing::lose`.
     #[cfg_attr(not(feature = "testing"), allow(dead_code))]
     OnPurpose,
@@ -318,6 +320,9 @@ impl fmt::Display for Lost {
             LossReason::Overrun => f.write_str("is lost: held past the end of its fixed lease"),
             LossReason::MaxHold => f.write_str("is lost: held as long as with_max_hold allows"),
             LossReason::Released => f.write_str("is no longer held: it was released"),
+            LossReason::Converted => f.write_str(
+                "is no longer held in this way: it was upgraded or downgraded, take the lease() of the new guard",
+            ),
             LossReason::OnPurpose => f.write_str("is lost: a test took it away"),
             LossReason::Unconverted => f.write_str(
                 "is lost: it was to be upgraded or downgraded, and the server did not say whether it was",
@@ -346,7 +351,7 @@ impl From<Lost> for Error {
             .map_or(text.clone(), |(_, rest)| rest.to_owned());
         Error::new(
             ErrorKind::Lost,
-            format!("{what} (fencing token {})", lost.token),
+            format!("it {what} (fencing token {})", lost.token),
         )
         .because(lost)
         .for_lock(&name)

@@ -87,8 +87,7 @@ impl FairMutex {
 /// A held [`FairMutex`]; dropped, it is handed to the next in the queue. Derefs to [`Lease`](crate::Lease).
 ///
 /// `Sync`, but not `Send`: it belongs to the thread that acquired it. Of its drop, what [`MutexGuard`](crate::MutexGuard) says.
-#[must_use = "dropping the guard releases the lock"]
-#[derive(Debug)]
+#[must_use = "it is given back at once unless it is bound to a name: `let _guard = …` (`let _ = …` gives it back, too)"]
 pub struct FairMutexGuard {
     inner: HoldGuard,
     not_send: PhantomData<std::sync::MutexGuard<'static, ()>>,
@@ -102,6 +101,7 @@ impl FairMutexGuard {
     /// # Errors
     ///
     /// As for [`MutexGuard::unlock`](crate::MutexGuard::unlock).
+    #[doc(alias = "release")]
     pub fn unlock(self) -> Result<()> {
         self.inner.unlock()
     }

@@ -120,6 +120,7 @@ macro_rules! handle {
 
             /// Renewed holds with this ttl: how long the lock outlives its holder's death. 50 ms to 365 days; default: the
             /// client's, 30 s. Not what limits a hold: it is renewed every third of it.
+            #[must_use = "it gives a changed handle"]
             pub fn with_ttl(mut self, ttl: ::std::time::Duration) -> Self {
                 let options = &mut self.handle.options;
                 options.ttl = ttl;
@@ -132,6 +133,7 @@ macro_rules! handle {
             /// Held past it is a loss, a warning in the log and a count in the metrics. [`Lease::extend`](crate::Lease::extend)
             /// gives it a new end. Without fencing, two jobs will overlap as soon as one takes longer than its lease: prefer
             /// the default.
+            #[must_use = "it gives a changed handle"]
             pub fn with_fixed_lease(mut self, lease: ::std::time::Duration) -> Self {
                 let options = &mut self.handle.options;
                 options.ttl = lease;
@@ -140,6 +142,7 @@ macro_rules! handle {
             }
 
             /// Renewed holds, but not for ever: after `max` (50 ms to 365 days) a hung job loses the lock. Default: no limit.
+            #[must_use = "it gives a changed handle"]
             pub fn with_max_hold(mut self, max: ::std::time::Duration) -> Self {
                 self.handle.options.max_hold = Some(max);
                 self
@@ -200,7 +203,7 @@ macro_rules! acquire_forms {
             /// # Errors
             ///
             /// [`Deadlock`](crate::ErrorKind::Deadlock) when this thread would wait for itself, or threads of this process
-            /// wait in a circle; [`Unavailable`](crate::ErrorKind::Unavailable),
+            /// wait in a circle (never for permits, which belong to no thread); [`Unavailable`](crate::ErrorKind::Unavailable),
             /// [`AccessDenied`](crate::ErrorKind::AccessDenied), [`OutOfMemory`](crate::ErrorKind::OutOfMemory),
             /// [`KeyConflict`](crate::ErrorKind::KeyConflict), [`InvalidName`](crate::ErrorKind::InvalidName),
             /// [`InvalidOptions`](crate::ErrorKind::InvalidOptions), [`Unsupported`](crate::ErrorKind::Unsupported) and
@@ -215,7 +218,7 @@ macro_rules! acquire_forms {
             ///
             /// # Errors
             ///
-            /// [`WouldBlock`](crate::ErrorKind::WouldBlock) when it would have to wait, be it for this thread itself; others as
+            /// [`WouldBlock`](crate::ErrorKind::WouldBlock) when it would have to wait, be it for a hold of its own; others as
             #[doc = concat!("for [`", stringify!($plain), "`](", stringify!($type), "::", stringify!($plain), ").")]
             /// [`busy_as_none`](crate::BusyAsNone::busy_as_none) makes `Ok(None)` of a busy lock.
             pub fn $try(&self $(, $n: u32)?) -> $crate::Result<$guard> {
@@ -299,6 +302,12 @@ macro_rules! guard {
             /// The lease, for threads that outlive the guard's scope. It does not keep the lock.
             pub fn lease(&self) -> $crate::Lease {
                 $crate::Lease::clone(self)
+            }
+        }
+
+        impl ::std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.debug_tuple(stringify!($type)).field(&**self).finish()
             }
         }
 

@@ -85,8 +85,7 @@ fn title(names: &[Arc<str>]) -> Arc<str> {
 /// them, or of the first five.
 ///
 /// `Sync`, but not `Send`: it belongs to the thread that acquired it. Of its drop, what [`MutexGuard`](crate::MutexGuard) says.
-#[must_use = "dropping the guard releases the locks"]
-#[derive(Debug)]
+#[must_use = "it is given back at once unless it is bound to a name: `let _guard = …` (`let _ = …` gives it back, too)"]
 pub struct MultiMutexGuard {
     inner: HoldGuard,
     not_send: PhantomData<std::sync::MutexGuard<'static, ()>>,
@@ -100,6 +99,7 @@ impl MultiMutexGuard {
     /// # Errors
     ///
     /// As for [`MutexGuard::unlock`](crate::MutexGuard::unlock).
+    #[doc(alias = "release")]
     pub fn unlock(self) -> Result<()> {
         self.inner.unlock()
     }

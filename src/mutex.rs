@@ -70,6 +70,7 @@ impl Mutex {
 
     /// Keeps the lock for at least `at_least` (up to 365 days), counted from its acquisition, even if it is given back
     /// earlier: one run per interval, whichever host wins. Default: none. A lost hold keeps nothing.
+    #[must_use = "it gives a changed handle"]
     pub fn with_hold_at_least(mut self, at_least: Duration) -> Self {
         self.handle.options.at_least = Some(at_least);
         self
@@ -93,8 +94,7 @@ impl Mutex {
 /// Dropping it joins the renewer, then sends the release. It never panics, works while unwinding, and takes at most about
 /// the client's `io_timeout`; if the server does not answer in time, the release is tried again in the background, and the
 /// lease ends by itself.
-#[must_use = "dropping the guard releases the lock"]
-#[derive(Debug)]
+#[must_use = "it is given back at once unless it is bound to a name: `let _guard = …` (`let _ = …` gives it back, too)"]
 pub struct MutexGuard {
     inner: HoldGuard,
     not_send: PhantomData<std::sync::MutexGuard<'static, ()>>,
@@ -109,6 +109,7 @@ impl MutexGuard {
     ///
     /// [`Lost`](ErrorKind::Lost): the hold had ended before. [`NotHeld`](ErrorKind::NotHeld): the server says that the lock was
     /// not ours any more. [`Unavailable`](ErrorKind::Unavailable) and the like: not known; the lease ends by itself.
+    #[doc(alias = "release")]
     pub fn unlock(self) -> Result<()> {
         self.inner.unlock()
     }
@@ -122,8 +123,7 @@ impl MutexGuard {
 }
 
 /// A held [`Mutex`] that can be sent to another thread: see [`MutexGuard::into_owned`].
-#[must_use = "dropping the guard releases the lock"]
-#[derive(Debug)]
+#[must_use = "it is given back at once unless it is bound to a name: `let _guard = …` (`let _ = …` gives it back, too)"]
 pub struct OwnedMutexGuard {
     inner: HoldGuard,
 }
@@ -136,6 +136,7 @@ impl OwnedMutexGuard {
     /// # Errors
     ///
     /// As for [`MutexGuard::unlock`].
+    #[doc(alias = "release")]
     pub fn unlock(self) -> Result<()> {
         self.inner.unlock()
     }

@@ -24,8 +24,8 @@ use crate::wait::Wait;
 /// gone: the section they are in has lost its lock, and must not go on as if it had not.
 ///
 /// It is the same lock as the [`Mutex`](crate::Mutex) and the [`FairMutex`](crate::FairMutex) of its name; those are not nested:
-/// a thread that locks one of them while it holds this is told that it would wait for itself. Another client of the same process
-/// is somebody else, too.
+/// a thread that locks one of them while it holds this is told that it would wait for itself. Through another client of the same
+/// process it does not nest either: [`Deadlock`](ErrorKind::Deadlock), too.
 ///
 /// # Fairness
 ///
@@ -90,8 +90,7 @@ impl ReentrantMutex {
 ///
 /// `Sync`, but not `Send`: it belongs to the thread that acquired it. Of the drop that releases, what
 /// [`MutexGuard`](crate::MutexGuard) says.
-#[must_use = "dropping the guard releases the lock"]
-#[derive(Debug)]
+#[must_use = "it is given back at once unless it is bound to a name: `let _guard = …` (`let _ = …` gives it back, too)"]
 pub struct ReentrantMutexGuard {
     inner: Nested,
     not_send: PhantomData<std::sync::MutexGuard<'static, ()>>,
@@ -112,6 +111,7 @@ impl ReentrantMutexGuard {
     /// [`Lost`](ErrorKind::Lost): the hold had ended before. Of the last guard also [`NotHeld`](ErrorKind::NotHeld): the server
     /// says that the lock was not ours any more; [`Unavailable`](ErrorKind::Unavailable) and the like: not known; the lease
     /// ends by itself.
+    #[doc(alias = "release")]
     pub fn unlock(self) -> Result<()> {
         self.inner.unlock()
     }

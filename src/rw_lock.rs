@@ -150,8 +150,7 @@ impl RwLock {
 /// A [`RwLock`] held to read; when the last one of a hold is dropped, it is released. Derefs to [`Lease`](crate::Lease).
 ///
 /// `Sync`, but not `Send`: it belongs to the thread that acquired it. Of its drop, what [`MutexGuard`](crate::MutexGuard) says.
-#[must_use = "dropping the guard releases the lock"]
-#[derive(Debug)]
+#[must_use = "it is given back at once unless it is bound to a name: `let _guard = …` (`let _ = …` gives it back, too)"]
 pub struct RwLockReadGuard {
     inner: Nested,
     not_send: PhantomData<std::sync::MutexGuard<'static, ()>>,
@@ -165,6 +164,7 @@ impl RwLockReadGuard {
     /// # Errors
     ///
     /// As for [`MutexGuard::unlock`](crate::MutexGuard::unlock).
+    #[doc(alias = "release")]
     pub fn unlock(self) -> Result<()> {
         self.inner.unlock()
     }
@@ -173,8 +173,7 @@ impl RwLockReadGuard {
 /// A [`RwLock`] held to write; dropped, it is released. Derefs to [`Lease`](crate::Lease).
 ///
 /// `Sync`, but not `Send`: it belongs to the thread that acquired it. Of its drop, what [`MutexGuard`](crate::MutexGuard) says.
-#[must_use = "dropping the guard releases the lock"]
-#[derive(Debug)]
+#[must_use = "it is given back at once unless it is bound to a name: `let _guard = …` (`let _ = …` gives it back, too)"]
 pub struct RwLockWriteGuard {
     inner: HoldGuard,
     not_send: PhantomData<std::sync::MutexGuard<'static, ()>>,
@@ -188,6 +187,7 @@ impl RwLockWriteGuard {
     /// # Errors
     ///
     /// As for [`MutexGuard::unlock`](crate::MutexGuard::unlock).
+    #[doc(alias = "release")]
     pub fn unlock(self) -> Result<()> {
         self.inner.unlock()
     }
@@ -221,8 +221,7 @@ impl RwLockWriteGuard {
 /// A [`RwLock`] held to read, with the right to upgrade; dropped, it is released. Derefs to [`Lease`](crate::Lease).
 ///
 /// `Sync`, but not `Send`: it belongs to the thread that acquired it. Of its drop, what [`MutexGuard`](crate::MutexGuard) says.
-#[must_use = "dropping the guard releases the lock"]
-#[derive(Debug)]
+#[must_use = "it is given back at once unless it is bound to a name: `let _guard = …` (`let _ = …` gives it back, too)"]
 pub struct RwLockUpgradableReadGuard {
     inner: Nested,
     not_send: PhantomData<std::sync::MutexGuard<'static, ()>>,
@@ -236,6 +235,7 @@ impl RwLockUpgradableReadGuard {
     /// # Errors
     ///
     /// As for [`MutexGuard::unlock`](crate::MutexGuard::unlock).
+    #[doc(alias = "release")]
     pub fn unlock(self) -> Result<()> {
         self.inner.unlock()
     }
@@ -281,7 +281,9 @@ impl RwLockUpgradableReadGuard {
             Ok(reading) => reading,
             Err(inner) => {
                 let what = "this thread reads it once more, and would wait for itself";
-                let error = Error::new(ErrorKind::Deadlock, what).for_lock(&inner.hold().keys.name);
+                let error = Error::new(ErrorKind::Deadlock, what)
+                    .advise("drop the other read guard of this thread")
+                    .for_lock(&inner.hold().keys.name);
                 return Err(Rejected(RwLockUpgradableReadGuard::new(inner), error));
             }
         };
@@ -307,13 +309,33 @@ impl RwLockUpgradableReadGuard {
 
 /// A conversion that failed: it gives the guard back.
 ///
-/// Converts into its [`Error`], which drops the guard: so `?` works where the lock is of no use without the conversion.
+/// As long as it lives the lock is held as before. Converts into its [`Error`], which drops the guard: so `?` works where the
+/// lock is of no use without the conversion.
 pub struct Rejected<G>(G, Error);
 
 impl<G> Rejected<G> {
     /// The guard, held or lost as [`Lease::check`](crate::Lease::check) says, and why it was not converted.
     pub fn into_parts(self) -> (G, Error) {
         (self.0, self.1)
+    }
+}
+
+impl<G> Rejected<G> {
+    /// Why it was not converted.
+    pub fn error(&self) -> &Error {
+        &self.1
+    }
+}
+
+impl<G> fmt::Display for Rejected<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.1, f)
+    }
+}
+
+impl<G> std::error::Error for Rejected<G> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.1)
     }
 }
 

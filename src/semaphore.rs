@@ -119,8 +119,7 @@ impl Semaphore {
 /// One or more permits of a [`Semaphore`]; dropped, they are given back. Derefs to [`Lease`](crate::Lease).
 ///
 /// `Send` and `Sync`: any thread may give it back. Of its drop, what [`MutexGuard`](crate::MutexGuard) says.
-#[must_use = "dropping the permit gives it back"]
-#[derive(Debug)]
+#[must_use = "it is given back at once unless it is bound to a name: `let _guard = …` (`let _ = …` gives it back, too)"]
 pub struct SemaphorePermit {
     inner: HoldGuard,
     permits: u32,
@@ -139,6 +138,7 @@ impl SemaphorePermit {
     /// # Errors
     ///
     /// As for [`MutexGuard::unlock`](crate::MutexGuard::unlock).
+    #[doc(alias = "release")]
     pub fn unlock(self) -> Result<()> {
         self.inner.unlock()
     }

@@ -57,7 +57,7 @@ pub(crate) fn acquire_or_say(
         .and_then(|()| wanted.options.check())
         .and_then(|()| wanted.way.check());
     let began = Instant::now();
-    let patience = Patience::new(core, wait, began);
+    let patience = Patience::new(core, &wanted.way, wait, began);
     let result = checked
         .map_err(Failed::surely)
         .and_then(|()| try_acquire(core, wanted, &patience, began));

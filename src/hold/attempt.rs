@@ -66,6 +66,8 @@ pub(super) struct Attempt<'a> {
     retry: Duration,
     /// Who had it at the last look.
     holder: Option<String>,
+    /// Which of several words that was.
+    word: Option<String>,
     pub(super) contended: bool,
     /// How many tokens the server has called dead.
     dead: u32,
@@ -98,6 +100,7 @@ impl<'a> Attempt<'a> {
             waiting: None,
             retry: FIRST_RETRY,
             holder: None,
+            word: None,
             contended,
             dead: 0,
             trouble: None,
@@ -147,8 +150,10 @@ impl<'a> Attempt<'a> {
                     self.registered |= with_ticket;
                     self.refuse_circle(&by, word.as_deref(), asked)?;
                     let renewed = self.holder.replace(by.clone()) == Some(by);
+                    self.word = word.filter(|word| !word.is_empty());
                     if self.patience.is_try {
-                        let what = format!("somebody else holds it{}", for_how_long(left));
+                        let who = self.wanted.way.kept_out(self.word.as_deref());
+                        let what = format!("{who}{}", for_how_long(left));
                         return Err(Error::new(ErrorKind::WouldBlock, what));
                     }
                     let could_be_told = has_mailbox && with_ticket;
@@ -167,7 +172,7 @@ impl<'a> Attempt<'a> {
                     let transient = failure.is_transient();
                     let error = failure.error;
                     if self.patience.is_try && error.kind() == ErrorKind::Deadlock {
-                        let what = "another reader waits to upgrade";
+                        let what = "another reader is already waiting to upgrade";
                         return Err(Error::new(ErrorKind::WouldBlock, what));
                     }
                     if !transient || self.patience.is_try {
@@ -210,10 +215,12 @@ impl<'a> Attempt<'a> {
         };
         match self.patience.cancellers.recv(&wakes, Some(until)) {
             Woken::Cancelled => Err(cancelled()),
-            Woken::Timeout if self.patience.is_over() => Err(self
-                .trouble
-                .take()
-                .unwrap_or_else(|| self.patience.timed_out("somebody else holds it"))),
+            Woken::Timeout if self.patience.is_over() => {
+                Err(self.trouble.take().unwrap_or_else(|| {
+                    let who = self.wanted.way.kept_out(self.word.as_deref());
+                    self.patience.timed_out(&who)
+                }))
+            }
             Woken::Timeout | Woken::Message(()) | Woken::Disconnected => Ok(()),
         }
     }
@@ -383,6 +390,6 @@ impl<'a> Attempt<'a> {
 
 fn for_how_long(left: Option<Duration>) -> String {
     left.map_or_else(String::new, |left| {
-        format!(", its lease has {left:.1?} left")
+        format!(", its lease has {left:.1?} left unless it is renewed or released")
     })
 }

@@ -284,11 +284,12 @@ impl Hold {
             return false;
         }
         // Counted before anybody is told.
-        if why != LossReason::Released {
+        let is_loss = !matches!(why, LossReason::Released | LossReason::Converted);
+        if is_loss {
             self.metrics.lost(why);
         }
         self.alive.lock().take();
-        if why != LossReason::Released {
+        if is_loss {
             self.vacate();
             let (name, lost) = (&*self.keys.name, self.lost(why));
             let token = self.fencing.get();
@@ -345,6 +346,7 @@ fn code(why: LossReason) -> u8 {
         LossReason::OnPurpose => 6,
         LossReason::TooLittleLeft { .. } | LossReason::Forked => 7,
         LossReason::Unconverted => 8,
+        LossReason::Converted => 9,
     }
 }
 
@@ -358,6 +360,7 @@ fn reason(code: u8) -> Option<LossReason> {
         6 => Some(LossReason::OnPurpose),
         7 => Some(LossReason::Forked),
         8 => Some(LossReason::Unconverted),
+        9 => Some(LossReason::Converted),
         _ => Some(LossReason::Released),
     }
 }

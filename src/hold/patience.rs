@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind};
 use crate::hold::core::Core;
 use crate::hold::deadlock::Circle;
+use crate::hold::way::Way;
 use crate::redis_io::connection::{Budget, Limits};
 use crate::wait::{Cancellers, Until, Wait};
 
@@ -18,11 +19,14 @@ pub(crate) struct Patience {
     began: Instant,
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancellers: Cancellers,
+    /// What to do for one who finds that it is his own hold that keeps him out.
+    own_hold: &'static str,
 }
 
 impl Patience {
-    pub(crate) fn new(core: &Core, wait: &Wait, began: Instant) -> Patience {
+    pub(crate) fn new(core: &Core, way: &Way, wait: &Wait, began: Instant) -> Patience {
         Patience {
+            own_hold: way.own_hold(),
             is_try: matches!(wait.until, Until::Now),
             began,
             deadline: wait.deadline(began, core.max_wait),
@@ -64,15 +68,18 @@ impl Patience {
     pub(crate) fn circle(&self, circle: Circle) -> Error {
         if self.is_try {
             let what = "this thread holds it already";
-            return Error::new(ErrorKind::WouldBlock, what);
+            return Error::new(ErrorKind::WouldBlock, what).advise(self.own_hold);
         }
-        let what = match circle {
-            Circle::Itself => "this thread holds it already, and would wait for itself",
-            Circle::Others => {
-                "this thread holds a lock that the holder waits for: threads of this process would wait in a circle"
+        match circle {
+            Circle::Itself => {
+                let what = "this thread holds it already, and would wait for itself";
+                Error::new(ErrorKind::Deadlock, what).advise(self.own_hold)
             }
-        };
-        Error::new(ErrorKind::Deadlock, what)
+            Circle::Others => {
+                let what = "this thread holds another lock that the holder of this one waits for, perhaps through others: threads of this process would wait in a circle";
+                Error::new(ErrorKind::Deadlock, what)
+            }
+        }
     }
 
     pub(crate) fn timed_out(&self, who: &str) -> Error {

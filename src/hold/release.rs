@@ -126,7 +126,7 @@ impl HoldGuard {
     pub(crate) fn dissolve(mut self) {
         self.retire();
         let hold = self.lease.hold();
-        if hold.end(LossReason::Released) {
+        if hold.end(LossReason::Converted) {
             hold.vacate();
             hold.metrics
                 .released(hold.clock.now().since(hold.granted_at));

@@ -153,9 +153,9 @@ pub(crate) fn refusal(
             )
         }
         -5 => {
-            let what = "another reader waits to upgrade, for this one to go among others";
+            let what = "another reader is already waiting to upgrade, and waits for this one";
             let error = Error::new(ErrorKind::Deadlock, what);
-            error.advise("drop this guard, so that the other can go on")
+            error.advise("drop this guard")
         }
         -6 => Error::new(
             ErrorKind::Lost,

@@ -58,6 +58,31 @@ impl Way {
         }
     }
 
+    /// What one should do who waits for himself.
+    pub(crate) fn own_hold(&self) -> &'static str {
+        match self {
+            Way::Queue(Want::Read) => {
+                "drop the first guard, or make a reader of the writer by downgrade()"
+            }
+            Way::Queue(Want::Write) => {
+                "drop the first guard, or read with upgradable_read() and make a writer of that by upgrade()"
+            }
+            Way::Queue(Want::Upgrade { .. }) => "drop the other read guard of this thread",
+            _ => "drop the first guard, hand its lease() on instead, or use a ReentrantMutex",
+        }
+    }
+
+    /// Who has it, as far as one who was kept out can know.
+    pub(crate) fn kept_out(&self, name: Option<&str>) -> String {
+        match (self, name) {
+            (Way::Queue(Want::Permits { n, .. }), _) => {
+                format!("there are not enough permits free for {n}")
+            }
+            (_, Some(name)) => format!("somebody else holds {name:?} of it"),
+            (_, None) => "somebody else holds it".into(),
+        }
+    }
+
     /// Whether a thread holds it, so that it can be found waiting for itself. A permit may be given back by any thread.
     pub(crate) fn is_tracked(&self) -> bool {
         !matches!(self, Way::Queue(Want::Permits { .. }))

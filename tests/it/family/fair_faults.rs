@@ -260,9 +260,9 @@ fn one_that_is_cancelled_before_it_hears_that_it_has_the_lock_passes_it_on() {
     let mut next = Actor::new(&scene.server.url(), TTL);
     next.tell("fair q");
     queued(&outsider, "q", 2);
-    // It looks once a second by itself, too: just now.
-    let looks = scene.sightings(queues);
-    eventually(BOUND, "it has looked", || !looks.lock().is_empty());
+    // It looks once a second by itself, too: just now, and was answered.
+    let looks = scene.watch(queues);
+    eventually(BOUND, "it has looked", || looks.hits() > 0);
     drop(held);
     canceller.cancel();
     let start = Instant::now();
