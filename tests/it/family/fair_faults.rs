@@ -244,11 +244,6 @@ fn one_that_is_cancelled_before_it_hears_that_it_has_the_lock_passes_it_on() {
     let scene = Scene::new();
     let outsider = scene.outsider();
     let client = scene.client();
-    // All that it is told comes this much later.
-    let late = Action::DelayReply(Duration::from_secs(1));
-    scene
-        .proxy
-        .rule(|c| c.name() == "SUBSCRIBE", late, Times::Always);
     let held = outsider.fair_mutex("q").lock().unwrap();
     let canceller = Canceller::new();
     let cancelled = {
@@ -260,12 +255,13 @@ fn one_that_is_cancelled_before_it_hears_that_it_has_the_lock_passes_it_on() {
     let mut next = Actor::new(&scene.server.url(), TTL);
     next.tell("fair q");
     queued(&outsider, "q", 2);
-    // It looks once a second by itself, too: just now, and was answered.
-    let looks = scene.watch(queues);
-    eventually(BOUND, "it has looked", || looks.hits() > 0);
-    drop(held);
+    // It has left, but the server does not know yet, and gives it the lock.
+    let slow = Action::DelayRequest(Duration::from_millis(150));
+    let leaves = scene.proxy.rule(|c| c.runs("leave"), slow, Times::Once);
     canceller.cancel();
+    assert!(leaves.wait_hit(BOUND));
     let start = Instant::now();
+    drop(held);
     assert_eq!(joined(cancelled), ErrorKind::Cancelled);
     assert_eq!(next.says(), "got it");
     within(Duration::from_millis(1500), start, "passing it on");
