@@ -7,8 +7,9 @@ use std::hash::BuildHasher;
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, test_kill_process};
 
 use super::unavailable;
@@ -19,6 +20,12 @@ use crate::Result;
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 /// A claim of a process that is gone is taken away after so long, when nobody can be about to do the same.
 const STALE: Duration = Duration::from_secs(600);
+
+/// For so long a port that was given back is not given out again by this process: what a client of the server that was there
+/// still tries in the background would reach the next one.
+const RESTS: Duration = Duration::from_secs(90);
+
+static GIVEN_BACK: Mutex<Vec<(u16, Instant)>> = Mutex::new(Vec::new());
 
 /// A free TCP port on `127.0.0.1`, reserved until this value is dropped among all processes that use this type.
 ///
@@ -61,6 +68,9 @@ impl Port {
     }
 
     fn claim(number: u16) -> Option<Port> {
+        if rests(number) {
+            return None;
+        }
         let claim = env::temp_dir().join(format!("leasehold-port-{number}"));
         let file = OpenOptions::new().write(true).create_new(true).open(&claim);
         let Ok(mut file) = file else {
@@ -76,8 +86,15 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
+        GIVEN_BACK.lock().push((self.number, Instant::now()));
         let _ = fs::remove_file(&self.claim);
     }
+}
+
+fn rests(number: u16) -> bool {
+    let mut given_back = GIVEN_BACK.lock();
+    given_back.retain(|(_, at)| at.elapsed() < RESTS);
+    given_back.iter().any(|(resting, _)| *resting == number)
 }
 
 /// Not taken over, only taken away, for the next one who wants it.
@@ -93,5 +110,16 @@ fn remove_if_stale(claim: &Path) {
     let gone = owner.is_none_or(|pid| test_kill_process(pid).is_err());
     if gone && age.is_some_and(|age| age > STALE) {
         let _ = fs::remove_file(claim);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_was_given_back_is_not_given_out_again_at_once() {
+        let number = Port::reserve().unwrap().number();
+        assert!(Port::claim(number).is_none());
     }
 }
