@@ -30,8 +30,8 @@ static GIVEN_BACK: Mutex<Vec<(u16, Instant)>> = Mutex::new(Vec::new());
 /// A free TCP port on `127.0.0.1`, reserved until this value is dropped among all processes that use this type.
 ///
 /// A server that is killed leaves its port to whoever comes next. A client that goes on dialling it would then talk to
-/// another test's server, and be answered. [`Server`](super::Server) reserves its port for its whole life, over kills and
-/// restarts.
+/// another test's server, and be answered. For the same reason this process does not get a port again for 90 s after it was
+/// given back. [`Server`](super::Server) reserves its port for its whole life, over kills and restarts.
 #[derive(Debug)]
 pub struct Port {
     number: u16,

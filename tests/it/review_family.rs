@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Instant;
 
 use crossbeam_channel::unbounded as channel;
-use leasehold::testing::Server;
+use leasehold::testing::{Server, entries};
 use leasehold::{Client, ErrorKind};
 
 use crate::support::ask::{BOUND, ask, elsewhere};
@@ -190,8 +190,8 @@ fn a_reader_whose_turn_has_come_is_in_nobodys_way() {
             });
             let waits = || writer.rw_lock("x").inspect().unwrap().waiters == 1;
             eventually(BOUND, "it waits", waits);
-            // So that the late one has been refused, too, and sleeps.
-            thread::sleep(ms(1100));
+            // The writer's hold, the mutex, and both that wait: the late one has been refused, too.
+            eventually(BOUND, "both wait", || entries(&writer) == 4);
             drop(writing);
             first.join().unwrap().unwrap();
             second.join().unwrap().unwrap();
