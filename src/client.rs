@@ -10,7 +10,7 @@ use crate::hold::core::{Core, CoreSettings};
 use crate::multi_mutex::MultiMutex;
 use crate::mutex::Mutex;
 use crate::observe::metrics::Metrics;
-use crate::options::{DEFAULT_TTL, in_limits, invalid};
+use crate::options::{DEFAULT_HAND_OVER, DEFAULT_TTL, in_limits, invalid};
 use crate::redis_io::connection::{DEFAULT_CONNECT_TIMEOUT, DEFAULT_IO_TIMEOUT, Limits, Manager};
 use crate::redis_io::node::Node;
 use crate::reentrant_mutex::ReentrantMutex;
@@ -147,6 +147,7 @@ pub struct ClientBuilder {
     holder_label: Option<String>,
     ttl: Option<Duration>,
     max_wait: Option<Duration>,
+    local_hand_over: Option<Duration>,
     pool_size: Option<u32>,
     io_timeout: Option<Duration>,
     connect_timeout: Option<Duration>,
@@ -199,6 +200,18 @@ impl ClientBuilder {
     /// [`TimedOut`](crate::ErrorKind::TimedOut). Default: no bound.
     pub fn max_wait(mut self, max: Duration) -> Self {
         self.max_wait = Some(max);
+        self
+    }
+
+    /// Lets the threads of this process that want the same [`Mutex`] (or [`ReentrantMutex`]) hand it on among themselves, without a
+    /// word to the server, for as long as no other process has waited for it for longer than `bound`. Default: 10 ms; 0: never.
+    ///
+    /// Each of them has a fencing token of its own, and learns whether its predecessor panicked. A hold is handed on only to a
+    /// thread that asked for one with the same options, and never one with a fixed lease, [`with_max_hold`](Mutex::with_max_hold)
+    /// or [`with_hold_at_least`](Mutex::with_hold_at_least). When a drop returns and no thread of the process waits, the key is
+    /// gone from the server. [`FairMutex`] keeps its order over all processes and is never handed on so.
+    pub fn local_hand_over(mut self, bound: Duration) -> Self {
+        self.local_hand_over = Some(bound);
         self
     }
 
@@ -267,6 +280,7 @@ impl ClientBuilder {
             max_wait: self.max_wait,
             canceller: self.canceller,
             holder_label: self.holder_label,
+            local_hand_over: self.local_hand_over.unwrap_or(DEFAULT_HAND_OVER),
         };
         Ok(Client {
             core: Arc::new(Core::new(node, settings)),

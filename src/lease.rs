@@ -61,6 +61,10 @@ impl Lease {
         &self.0
     }
 
+    pub(crate) fn shared_hold(&self) -> &Arc<Hold> {
+        &self.0
+    }
+
     /// The lock's name, as it was given.
     pub fn name(&self) -> &str {
         &self.0.keys.name

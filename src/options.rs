@@ -10,13 +10,15 @@ pub(crate) const MIN_TTL: Duration = Duration::from_millis(50);
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 /// ttl where none is given.
 pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(30);
+/// For so long a process hands a lock over among its threads while others wait, where nothing else is said.
+pub(crate) const DEFAULT_HAND_OVER: Duration = Duration::from_millis(10);
 /// How long a lock's state is kept after a clean release.
 pub(crate) const KEEP_CLEAN: Duration = Duration::from_secs(3600);
 /// How long it is kept where the next holder must learn of a predecessor that did not end well.
 pub(crate) const KEEP_MARKED: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// What belongs to one hold. Two handles of one name may differ.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HoldOptions {
     /// The lease that the server is given, and is given anew by every renewal.
     pub(crate) ttl: Duration,
@@ -60,6 +62,11 @@ impl HoldOptions {
             )));
         }
         Ok(())
+    }
+
+    /// Renewed for as long as it is held, and gone when it is given back: nothing is counted from its grant.
+    pub(crate) fn is_open_ended(&self) -> bool {
+        self.renewed && self.max_hold.is_none() && self.at_least.is_none()
     }
 
     /// How far the server's idea of the lease may run ahead of ours: what the local deadline gives away.

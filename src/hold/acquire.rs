@@ -8,9 +8,11 @@ use crate::hold::Hold;
 use crate::hold::attempt::{Attempt, Granted};
 use crate::hold::core::Core;
 use crate::hold::deadlock::{self, Circle, Resource};
-use crate::hold::gate::{Pass, Stopped};
+use crate::hold::gate::{Entered, Pass, Stopped};
+use crate::hold::hand_over::{Handed, Wish};
 use crate::hold::patience::{Patience, cancelled};
 use crate::hold::release::HoldGuard;
+use crate::hold::renewer::Renewer;
 use crate::hold::way::Way;
 use crate::name::Keys;
 use crate::options::HoldOptions;
@@ -95,8 +97,14 @@ fn try_acquire(
     let (pass, contended) = match wanted.way {
         Way::Gate => {
             let entered = enter(core, wanted, patience, &resources[0]);
-            let (pass, contended) = entered.map_err(Failed::surely)?;
-            (Some(pass), contended)
+            let (entered, contended) = entered.map_err(Failed::surely)?;
+            if let Some((hold, renewer)) = entered.handed.and_then(Handed::take) {
+                core.saw(hold.fencing.get());
+                let pass = Some(entered.pass);
+                let guard = hold_it(core, wanted, hold, renewer, pass, began, contended);
+                return Ok(guard);
+            }
+            (Some(entered.pass), contended)
         }
         Way::Try | Way::Queue(_) => (None, false),
     };
@@ -125,23 +133,31 @@ pub(crate) fn begin(
     began: Instant,
     contended: bool,
 ) -> HoldGuard {
+    let hold = Hold::new(core, wanted, granted.grant);
+    hold_it(core, wanted, hold, granted.renewer, pass, began, contended)
+}
+
+/// Puts a hold into the hands of its renewer and its guard.
+fn hold_it(
+    core: &Arc<Core>,
+    wanted: &Wanted,
+    hold: Hold,
+    renewer: Renewer,
+    pass: Option<Pass>,
+    began: Instant,
+    contended: bool,
+) -> HoldGuard {
     let waited = began.elapsed();
     core.metrics.acquired(waited, contended);
-    let hold = Arc::new(Hold::new(
-        core,
-        wanted.keys.clone(),
-        wanted.family,
-        wanted.options.clone(),
-        granted.grant,
-    ));
+    let hold = Arc::new(hold);
     let tracked = wanted.way.is_tracked().then(|| {
         let resources = wanted.resources(core);
         deadlock::track(resources, wanted.way.shares(), &hold)
     });
     hold.occupy(tracked, pass);
-    granted.renewer.attach(&hold);
+    renewer.attach(&hold);
     // The guard first: the user's logger may panic.
-    let guard = HoldGuard::new(hold.clone(), core.clone(), granted.renewer);
+    let guard = HoldGuard::new(hold.clone(), core.clone(), renewer);
     let (name, token) = (&*hold.keys.name, hold.fencing.get());
     log::debug!(target: "leasehold", name = name, token = token, waited:? = waited; "acquired");
     guard
@@ -170,10 +186,15 @@ fn enter(
     wanted: &Wanted,
     patience: &Patience,
     resource: &Resource,
-) -> Result<(Pass, bool)> {
+) -> Result<(Entered, bool)> {
     let word = &wanted.keys.word;
-    if let Some(pass) = core.gates.try_enter(word) {
-        return Ok((pass, false));
+    let wish = Wish {
+        kind: wanted.kind,
+        options: wanted.options.clone(),
+    };
+    if let Some(entered) = core.gates.try_enter(word, &wish) {
+        let contended = entered.handed.is_some();
+        return Ok((entered, contended));
     }
     if patience.is_try {
         return Err(Error::new(
@@ -185,9 +206,9 @@ fn enter(
         .map_err(|c| patience.circle(c))?;
     let entered = core
         .gates
-        .enter(word, patience.deadline, &patience.cancellers);
+        .enter(word, &wish, patience.deadline, &patience.cancellers);
     entered
-        .map(|pass| (pass, true))
+        .map(|entered| (entered, true))
         .map_err(|stopped| match stopped {
             Stopped::Cancelled => cancelled(),
             // One thread asks the server for all: what it heard last is what all of them waited for.

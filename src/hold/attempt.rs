@@ -229,10 +229,13 @@ impl<'a> Attempt<'a> {
     fn ask(&mut self, with_ticket: bool) -> Result<Said, Failure> {
         let (core, wanted) = (self.core, self.wanted);
         let lease = first_lease(&wanted.options);
+        let block = self.is_to_be_handed_over();
+        let hears_of_others = block && core.inbox.open();
+        let inbox = if hears_of_others { core.inbox.id() } else { "" };
         let request = Request::new(wanted.family.acquire, &wanted.keys)
             .arg(&*self.token)
             .number(millis(lease))
-            .arg(format!("{}\n{}", core.holder_label(), wanted.kind))
+            .arg(text(core, wanted.kind, inbox))
             .arg(format!("{:016}", core.floor()))
             .number(millis(lease.saturating_add(KEEP_MARKED)));
         let ticket = with_ticket.then_some(&*self.ticket.text);
@@ -242,6 +245,7 @@ impl<'a> Attempt<'a> {
             &self.token,
             &wanted.options,
             self.registered,
+            block,
         );
         let limits = Limits {
             io: wanted.options.command_timeout(core.node.limits.io),
@@ -261,6 +265,8 @@ impl<'a> Attempt<'a> {
                 said.map(|said| match said {
                     Said::Granted(grant) => Said::Granted(Grant {
                         repeated: self.unsure,
+                        // Whoever can't hear of others must not count on there being none.
+                        is_wanted: grant.is_wanted || !hears_of_others,
                         ..grant
                     }),
                     said => said,
@@ -276,6 +282,13 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// Whether threads of this process wait for the lock, too, and can have it from us.
+    fn is_to_be_handed_over(&self) -> bool {
+        self.pass.is_some_and(Pass::is_wanted)
+            && self.core.gates.hands_over()
+            && self.wanted.options.is_open_ended()
+    }
+
     /// Turns a grant into something to hold; `None` if it came too late, which has been undone then.
     fn take(&mut self, grant: Grant) -> Result<Option<Granted>> {
         let core = self.core;
@@ -289,6 +302,12 @@ impl<'a> Attempt<'a> {
             return Ok(None);
         }
         let renewer = core.renewers.lend()?;
+        if let Some(pass) = self.pass
+            && grant.reserved.is_some()
+            && grant.is_wanted
+        {
+            pass.others_wait();
+        }
         self.unsure = false;
         // The grant took our inbox off the list.
         self.registered = false;
@@ -385,6 +404,17 @@ impl<'a> Attempt<'a> {
         let lasts = first_lease(&self.wanted.options).max(Duration::from_secs(10));
         let until = core.node.clock.now() + lasts;
         core.cleaner.push(&core.node, request, until, &keys.name);
+    }
+}
+
+/// Who holds it and how, as the state tells others. A holder that may hand it over names the inbox where it hears of others that
+/// wait.
+fn text(core: &Core, kind: &str, inbox: &str) -> String {
+    let label = core.holder_label();
+    if inbox.is_empty() {
+        format!("{label}\n{kind}")
+    } else {
+        format!("{label}\n{kind}\t{inbox}")
     }
 }
 

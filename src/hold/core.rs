@@ -42,6 +42,7 @@ pub(crate) struct CoreSettings {
     pub(crate) max_wait: Option<Duration>,
     pub(crate) canceller: Option<Canceller>,
     pub(crate) holder_label: Option<String>,
+    pub(crate) local_hand_over: Duration,
 }
 
 impl fmt::Debug for Core {
@@ -58,12 +59,17 @@ impl Core {
         let node = Arc::new(node);
         let metrics = Arc::new(Meters::default());
         let cleaner = Cleaner::new(&node);
+        let gates = Arc::new(Gates::new(
+            node.target.address.clone(),
+            settings.local_hand_over,
+        ));
         let id: Arc<str> = uuid::Uuid::new_v4().simple().to_string().into();
         let inbox = Inbox::new(
             id,
             node.target.clone(),
             node.limits,
             pass_stray_wakes_on(&cleaner),
+            heed_others(&gates),
         );
         Core {
             pid: std::process::id(),
@@ -73,7 +79,7 @@ impl Core {
             max_wait: settings.max_wait,
             canceller: settings.canceller,
             highest: AtomicU64::new(0),
-            gates: Arc::new(Gates::new(node.target.address.clone())),
+            gates,
             renewers: Renewers::new(node.clone(), metrics.clone()),
             inbox,
             cleaner,
@@ -117,6 +123,16 @@ impl Core {
     pub(crate) fn saw(&self, fencing: u64) {
         self.highest.fetch_max(fencing, Ordering::Relaxed);
     }
+}
+
+/// What the inbox does when it hears that other processes wait for a word that is held here.
+fn heed_others(gates: &Arc<Gates>) -> Box<dyn Fn(&str) + Send + Sync> {
+    let gates = Arc::downgrade(gates);
+    Box::new(move |word| {
+        if let Some(gates) = gates.upgrade() {
+            gates.others_wait(word);
+        }
+    })
 }
 
 fn label(own: Option<&str>) -> String {

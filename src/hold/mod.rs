@@ -7,6 +7,7 @@ pub(crate) mod convert;
 pub(crate) mod core;
 pub(crate) mod deadlock;
 pub(crate) mod gate;
+pub(crate) mod hand_over;
 mod leave;
 pub(crate) mod nested;
 mod patience;
@@ -28,6 +29,7 @@ use parking_lot::Mutex;
 use crate::clock::{BootTime, Clock};
 use crate::error::{LossReason, Lost};
 use crate::fencing::FencingToken;
+use crate::hold::acquire::Wanted;
 use crate::hold::core::Core;
 use crate::hold::deadlock::Tracked;
 use crate::hold::gate::Pass;
@@ -41,11 +43,15 @@ use crate::redis_io::scripts::Family;
 /// One hold of one lock: from the grant to the release or the loss.
 pub(crate) struct Hold {
     pub(crate) keys: Keys,
+    /// What the state calls it: `mutex`.
+    pub(crate) kind: &'static str,
     /// The scripts that renew and release it.
     pub(crate) family: &'static Family,
     /// The word's value: a fresh uuid for every grant.
     pub(crate) token: Arc<str>,
     pub(crate) fencing: FencingToken,
+    /// Where more tokens came with the grant, for threads of this process that it is handed to.
+    pub(crate) block: Option<Block>,
     pub(crate) predecessor: Predecessor,
     pub(crate) options: HoldOptions,
     pub(crate) granted_at: BootTime,
@@ -85,10 +91,22 @@ struct Local {
     pass: Option<Pass>,
 }
 
+/// Fencing tokens that were reserved by a grant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    pub(crate) last: FencingToken,
+    /// The server knows this holder: it is the first that has one of them.
+    pub(crate) is_first: bool,
+}
+
 /// What a grant brings.
 pub(crate) struct Grant {
     pub(crate) token: Arc<str>,
     pub(crate) fencing: FencingToken,
+    /// The last of the tokens that were reserved, if more than one.
+    pub(crate) reserved: Option<FencingToken>,
+    /// Others wait for it, as far as the server knows.
+    pub(crate) is_wanted: bool,
     pub(crate) predecessor: Predecessor,
     pub(crate) sent_at: BootTime,
     /// A copy of the acquire may still be on its way.
@@ -106,13 +124,8 @@ impl fmt::Debug for Hold {
 }
 
 impl Hold {
-    pub(crate) fn new(
-        core: &Arc<Core>,
-        keys: Keys,
-        family: &'static Family,
-        options: HoldOptions,
-        grant: Grant,
-    ) -> Hold {
+    pub(crate) fn new(core: &Arc<Core>, wanted: &Wanted, grant: Grant) -> Hold {
+        let options = wanted.options.clone();
         let lease = first_lease(&options);
         let drift = HoldOptions::drift(lease);
         let max_end = options
@@ -127,10 +140,15 @@ impl Hold {
         };
         let (alive, over) = bounded(0);
         Hold {
-            keys,
-            family,
+            keys: wanted.keys.clone(),
+            kind: wanted.kind,
+            family: wanted.family,
             token: grant.token,
             fencing: grant.fencing,
+            block: grant.reserved.map(|last| Block {
+                last,
+                is_first: true,
+            }),
             predecessor: grant.predecessor,
             options,
             granted_at: grant.sent_at,
@@ -149,6 +167,55 @@ impl Hold {
             clock: core.node.clock.clone(),
             metrics: core.metrics.clone(),
             core: Arc::downgrade(core),
+        }
+    }
+
+    /// Whether the next thread could still do something with it: a lease that it asked for itself would be longer, but not by
+    /// more than it expects of a renewed one.
+    pub(crate) fn can_be_handed_over(&self) -> bool {
+        self.options.is_open_ended()
+            && self.block.is_some_and(|block| self.fencing < block.last)
+            && self.remaining_lease() >= self.options.ttl / 2
+    }
+
+    /// The hold of the thread that this one is handed to: the same for the server, so its lease goes on.
+    pub(crate) fn successor(&self, panicked: Option<String>) -> Hold {
+        let (alive, over) = bounded(0);
+        let predecessor = match panicked {
+            None => Predecessor::Clean,
+            Some(label) => Predecessor::Panicked {
+                token: self.fencing,
+                label,
+            },
+        };
+        Hold {
+            keys: self.keys.clone(),
+            kind: self.kind,
+            family: self.family,
+            token: self.token.clone(),
+            fencing: FencingToken::from(self.fencing.get() + 1),
+            block: self.block.map(|block| Block {
+                is_first: false,
+                ..block
+            }),
+            predecessor,
+            options: self.options.clone(),
+            granted_at: self.clock.now(),
+            repeated: self.repeated,
+            extending: Mutex::default(),
+            deadline: AtomicU64::new(self.deadline().nanos()),
+            due: AtomicU64::new(self.due().nanos()),
+            max_end: None,
+            last_lease: AtomicBool::new(false),
+            ended: AtomicU8::new(HELD),
+            alive: Mutex::new(Some(alive)),
+            over,
+            converting: AtomicBool::new(false),
+            local: Mutex::default(),
+            nudge: OnceLock::new(),
+            clock: self.clock.clone(),
+            metrics: self.metrics.clone(),
+            core: self.core.clone(),
         }
     }
 
@@ -180,9 +247,15 @@ impl Hold {
     /// Leaves the table of holds and lets the next thread of this process try.
     pub(crate) fn vacate(&self) {
         // Taken out first: letting the next one in takes other locks.
+        let pass = self.leave_table();
+        drop(pass);
+    }
+
+    /// Leaves the table of holds only; nobody else comes in as long as the pass is kept.
+    pub(crate) fn leave_table(&self) -> Option<Pass> {
         let local = std::mem::take(&mut *self.local.lock());
         drop(local.tracked);
-        drop(local.pass);
+        local.pass
     }
 
     pub(crate) fn deadline(&self) -> BootTime {
@@ -262,6 +335,11 @@ impl Hold {
         }
         self.end(self.why_past_deadline());
         reason(self.ended.load(Ordering::Acquire))
+    }
+
+    /// The reason why it is over, of one that is.
+    pub(crate) fn why_over(&self) -> LossReason {
+        self.end_reason().unwrap_or(LossReason::DeadlinePassed)
     }
 
     fn why_past_deadline(&self) -> LossReason {

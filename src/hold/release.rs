@@ -1,5 +1,6 @@
 //! The way out: join the renewer, then send the release script.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,6 +10,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::hold::Hold;
 use crate::hold::core::Core;
+use crate::hold::hand_over::Handed;
 use crate::hold::renewer::Renewer;
 use crate::hold::replies::read_release;
 use crate::lease::Lease;
@@ -27,7 +29,7 @@ pub(crate) struct HoldGuard {
 }
 
 /// How a hold ended, as the next holder learns it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     Clean,
     Panicked,
@@ -97,34 +99,60 @@ impl HoldGuard {
             let hold = self.lease.hold();
             return Err(hold.lost(LossReason::Forked).into());
         }
-        let budget = self.retire();
+        let (budget, renewer) = self.retire();
         let hold = self.lease.hold();
-        if let Some(why) = hold.end_reason() {
-            return Err(give_up(&self.core, hold, why));
-        }
-        if !hold.end(LossReason::Released) {
-            let why = hold.end_reason().unwrap_or(LossReason::DeadlinePassed);
+        let ended = hold
+            .end_reason()
+            .or_else(|| (!hold.end(LossReason::Released)).then(|| hold.why_over()));
+        if let Some(why) = ended {
+            self.give_back(renewer);
             return Err(give_up(&self.core, hold, why));
         }
         let held = hold.clock.now().since(hold.granted_at);
+        let renewer = match renewer.map(|renewer| self.hand_over(renewer, mark)) {
+            Some(Ok(())) => {
+                released(hold, held, &Ok(()));
+                return Ok(());
+            }
+            Some(Err(renewer)) => Some(renewer),
+            None => None,
+        };
+        self.give_back(renewer);
         let result = send(&self.core, hold, mark, held, budget);
         hold.vacate();
-        hold.metrics.released(held);
-        let (name, token) = (&*hold.keys.name, hold.fencing.get());
-        match &result {
-            Ok(()) => {
-                log::debug!(target: "leasehold", name = name, token = token, held:? = held; "released");
-            }
-            Err(e) => {
-                log::warn!(target: "leasehold", name = name, token = token, held:? = held; "release failed: {e}");
-            }
-        }
+        released(hold, held, &result);
         result
+    }
+
+    /// Lets the next thread of this process have it as it is.
+    ///
+    /// # Errors
+    ///
+    /// The renewer again, if nobody here wants it, or others have waited for long enough.
+    fn hand_over(&self, renewer: Renewer, mark: Mark) -> Result<(), Renewer> {
+        let hold = self.lease.hold();
+        let panicked = (mark == Mark::Panicked).then(|| self.core.holder_label());
+        let handed = Handed::new(self.lease.shared_hold(), renewer, panicked)?;
+        let Some(pass) = hold.leave_table() else {
+            return Err(handed.into_renewer());
+        };
+        pass.hand_over(handed).map_err(|(pass, handed)| {
+            // Nobody may ask the server before it was told.
+            hold.occupy(None, Some(pass));
+            handed.into_renewer()
+        })
+    }
+
+    fn give_back(&self, renewer: Option<Renewer>) {
+        if let Some(renewer) = renewer {
+            self.core.renewers.give_back(renewer);
+        }
     }
 
     /// Ends a hold that the server has replaced by another already: nothing is sent.
     pub(crate) fn dissolve(mut self) {
-        self.retire();
+        let (_, renewer) = self.retire();
+        self.give_back(renewer);
         let hold = self.lease.hold();
         if hold.end(LossReason::Converted) {
             hold.vacate();
@@ -146,16 +174,16 @@ impl HoldGuard {
     }
 
     /// Takes the hold out of its renewer's hands: from then on no renewal of it is started, and none is under way.
-    fn retire(&mut self) -> Budget {
+    /// Returns what is left of the time for this, and the renewer, if it is good for another hold.
+    fn retire(&mut self) -> (Budget, Option<Renewer>) {
         let budget = Budget::new(self.core.node.limits.io);
-        if let Some(renewer) = self.renewer.take() {
-            if renewer.detach(budget.left()) {
-                self.core.renewers.give_back(renewer);
-            } else {
-                renewer.abandon();
-            }
+        let mut renewer = self.renewer.take();
+        if renewer.as_ref().is_some_and(|r| !r.detach(budget.left()))
+            && let Some(renewer) = renewer.take()
+        {
+            renewer.abandon();
         }
-        budget
+        (budget, renewer)
     }
 
     /// In a forked child: all of this is a copy of the parent's, with threads that do not exist here. Nothing is sent,
@@ -180,9 +208,23 @@ impl Drop for HoldGuard {
     }
 }
 
+/// Counts a release, and says how it went.
+fn released(hold: &Hold, held: Duration, result: &Result<()>) {
+    hold.metrics.released(held);
+    let (name, token) = (&*hold.keys.name, hold.fencing.get());
+    match result {
+        Ok(()) => {
+            log::debug!(target: "leasehold", name = name, token = token, held:? = held; "released");
+        }
+        Err(e) => {
+            log::warn!(target: "leasehold", name = name, token = token, held:? = held; "release failed: {e}");
+        }
+    }
+}
+
 /// Sends the release script, within the budget; what does not fit goes on in the background.
 fn send(core: &Core, hold: &Hold, mark: Mark, held: Duration, budget: Budget) -> Result<()> {
-    let request = request(hold, mark, held);
+    let request = request(core, hold, mark, held);
     // Waiting for a renewal may have used the budget up, and one try is due in any case.
     let left = budget.left().max(Duration::from_millis(50));
     let limits = core.node.limits.within(left);
@@ -206,7 +248,7 @@ fn send(core: &Core, hold: &Hold, mark: Mark, held: Duration, budget: Budget) ->
     };
     hold.metrics.release_failed();
     if failure.is_transient() {
-        in_background(core, hold, request);
+        undo_later(core, hold, request);
         let advice =
             "it is tried again in the background; at the latest the lock ends with its lease";
         return Err(failure.error.advise(advice).for_lock(&hold.keys.name));
@@ -214,14 +256,19 @@ fn send(core: &Core, hold: &Hold, mark: Mark, held: Duration, budget: Budget) ->
     Err(failure.error.for_lock(&hold.keys.name))
 }
 
-fn request(hold: &Hold, mark: Mark, held: Duration) -> Request {
+fn request(core: &Core, hold: &Hold, mark: Mark, held: Duration) -> Request {
     let rest = hold
         .options
         .at_least
         .map_or(Duration::ZERO, |at_least| at_least.saturating_sub(held));
+    let how = how_it_ended(hold, mark, || core.holder_label());
+    request_for(hold, &how, mark, rest)
+}
+
+fn request_for(hold: &Hold, how: &str, mark: Mark, rest: Duration) -> Request {
     let request = Request::new(hold.family.release, &hold.keys)
         .arg(&*hold.token)
-        .arg(mark.letter())
+        .arg(how)
         .number(millis(mark.keep()));
     match (rest.is_zero(), hold.repeated) {
         (true, false) => request,
@@ -235,12 +282,33 @@ fn request(hold: &Hold, mark: Mark, held: Duration) -> Request {
 fn give_up(core: &Core, hold: &Hold, why: LossReason) -> Error {
     if why != LossReason::TakenAway || hold.keys.words() > 1 {
         // A lost hold keeps nothing: as if it had been held for ever, so that nothing is left of `at_least`.
-        in_background(core, hold, request(hold, Mark::Abandoned, Duration::MAX));
+        let request = request(core, hold, Mark::Abandoned, Duration::MAX);
+        undo_later(core, hold, request);
     }
     hold.lost(why).into()
 }
 
-fn in_background(core: &Core, hold: &Hold, request: Request) {
+/// Releases a hold that nobody has any more, soon.
+pub(crate) fn in_background(core: &Core, hold: &Hold, panicked: Option<String>) {
+    let mark = panicked.as_ref().map_or(Mark::Clean, |_| Mark::Panicked);
+    let how = how_it_ended(hold, mark, || panicked.unwrap_or_default());
+    undo_later(core, hold, request_for(hold, &how, mark, Duration::ZERO));
+}
+
+/// How the hold ended. If there were several tokens, with the last one that was used; and with whose that was, where the next
+/// holder is told of it and the server knows only the first.
+fn how_it_ended(hold: &Hold, mark: Mark, who: impl FnOnce() -> String) -> Cow<'static, str> {
+    let letter = mark.letter();
+    match hold.block {
+        None => letter.into(),
+        Some(block) if mark == Mark::Clean || block.is_first => {
+            format!("{letter}{:016}", hold.fencing.get()).into()
+        }
+        Some(_) => format!("{letter}{:016}{}", hold.fencing.get(), who()).into(),
+    }
+}
+
+fn undo_later(core: &Core, hold: &Hold, request: Request) {
     // A renewal that was carried out, but not answered, may have armed the key only just now.
     let lease = hold.options.ttl.max(hold.remaining_lease());
     let until = hold.clock.now() + lease + Duration::from_secs(1);
@@ -264,7 +332,7 @@ pub(crate) fn lose(hold: &Hold) -> Result<()> {
         return Ok(());
     };
     let limits = core.node.limits;
-    let request = request(hold, Mark::Abandoned, Duration::MAX);
+    let request = request(&core, hold, Mark::Abandoned, Duration::MAX);
     let budget = Budget::new(limits.connect + limits.io);
     core.node.call(&request, limits, budget).map(drop)?;
     Ok(())

@@ -9,6 +9,7 @@ use crate::clock::BootTime;
 use crate::error::{Error, ErrorKind};
 use crate::fencing::FencingToken;
 use crate::hold::Grant;
+use crate::hold::hand_over::BLOCK;
 use crate::lease::Predecessor;
 use crate::name::Keys;
 use crate::redis_io::failure::Failure;
@@ -59,16 +60,23 @@ pub(crate) fn read_acquire(
     }
 }
 
-/// Fencing token, mark, mark's token, mark's label: the numbers have 16 digits each.
+/// Fencing token, mark, mark's token, mark's label: the numbers have 16 digits each. After a line break, if more than one token
+/// was reserved, whether others wait.
 fn read_grant(packed: &[u8], token: &Arc<str>, sent_at: BootTime) -> Option<Grant> {
     let text = String::from_utf8_lossy(packed);
     let fencing: u64 = text.get(..16)?.parse().ok()?;
     let mark_token: u64 = text.get(17..33)?.parse().ok()?;
-    let label = text.get(33..)?.to_owned();
+    let rest = text.get(33..)?;
+    let (label, others) = match rest.split_once('\n') {
+        Some((label, others)) => (label, Some(others)),
+        None => (rest, None),
+    };
     Some(Grant {
         token: token.clone(),
         fencing: FencingToken::from(fencing),
-        predecessor: Predecessor::read(text.get(16..17)?, mark_token, label)?,
+        reserved: others.map(|_| FencingToken::from(fencing.saturating_add(BLOCK - 1))),
+        is_wanted: others.is_some_and(|others| !others.is_empty()),
+        predecessor: Predecessor::read(text.get(16..17)?, mark_token, label.to_owned())?,
         sent_at,
         repeated: false,
     })

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
+use crate::hold::hand_over::BLOCK;
 use crate::options::{HoldOptions, invalid, millis};
 use crate::redis_io::script::Request;
 
@@ -109,6 +110,7 @@ impl Way {
         token: &str,
         options: &HoldOptions,
         registered: bool,
+        block: bool,
     ) -> Request {
         let claim = millis(claim(options));
         let entry = |want: &str| format!("{want},{claim},{token}");
@@ -117,6 +119,10 @@ impl Way {
             None => request.arg("").arg(""),
         };
         match self {
+            Way::Gate if block => {
+                let request = request.arg(ticket.unwrap_or("")).arg(",,");
+                request.number(BLOCK)
+            }
             Way::Gate | Way::Try => match ticket {
                 Some(ticket) => request.arg(ticket).arg(",,"),
                 None => request,

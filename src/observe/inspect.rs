@@ -46,6 +46,7 @@ pub struct LockInfo {
 const SILENT_MS: u64 = 5000;
 /// Places in a packed state: see layout.lua, which counts from 1.
 pub(super) const LAST_TOKEN: std::ops::Range<usize> = 3..19;
+pub(super) const MARK_TOKEN: std::ops::Range<usize> = 19..35;
 const SINCE: std::ops::Range<usize> = 51..64;
 const HOLDER: std::ops::Range<usize> = 64..72;
 pub(super) const TEXTS: usize = 264;
@@ -167,13 +168,15 @@ fn read(keys: &Keys, mut reply: Reply) -> Option<LockInfo> {
         name: keys.name.to_string(),
         kind: match (held, ours, resting) {
             (false, ..) => "free".into(),
-            (true, true, _) => kind.to_owned(),
+            // After a tab, where the holder hears of others.
+            (true, true, _) => kind.split('\t').next().unwrap_or(kind).to_owned(),
             (true, false, true) => "resting".into(),
             (true, false, false) => "foreign".into(),
         },
         held,
         holder: ours.then(|| label.to_owned()),
-        token: number(LAST_TOKEN).map(FencingToken::from),
+        // Of one who holds it, not the last that he may hand on.
+        token: number(if ours { MARK_TOKEN } else { LAST_TOKEN }).map(FencingToken::from),
         since: number(SINCE)
             .filter(|_| ours)
             .map(|ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms)),

@@ -30,8 +30,11 @@ const DENIED: Duration = Duration::from_secs(60);
 /// Slowest pace of reconnecting.
 const SLOWEST_RETRY: Duration = Duration::from_secs(1);
 
-/// Told of a wake for a word that nobody here waits for any more.
-type OnStray = Box<dyn Fn(&str) + Send + Sync>;
+/// Told a word.
+type Heed = Box<dyn Fn(&str) + Send + Sync>;
+
+/// In place of the number of a wait: others wait for what is held here.
+const OTHERS_WAIT: &str = "ffffffff";
 
 pub(crate) struct Inbox {
     shared: Arc<Shared>,
@@ -41,7 +44,10 @@ struct Shared {
     id: Arc<str>,
     target: Arc<Target>,
     limits: Limits,
-    on_stray: OnStray,
+    /// A wake for it came that nobody here waits for any more.
+    on_stray: Heed,
+    /// Others wait for it.
+    on_others: Heed,
     tickets: AtomicU32,
     table: Mutex<Table>,
     /// Told when the listener has to stop.
@@ -88,7 +94,8 @@ impl Inbox {
         id: Arc<str>,
         target: Arc<Target>,
         limits: Limits,
-        on_stray: OnStray,
+        on_stray: Heed,
+        on_others: Heed,
     ) -> Inbox {
         Inbox {
             shared: Arc::new(Shared {
@@ -96,11 +103,17 @@ impl Inbox {
                 target,
                 limits,
                 on_stray,
+                on_others,
                 tickets: AtomicU32::new(0),
                 table: Mutex::default(),
                 changed: Condvar::new(),
             }),
         }
+    }
+
+    /// What others call it.
+    pub(crate) fn id(&self) -> &str {
+        &self.shared.id
     }
 
     /// A ticket for one more wait.
@@ -134,6 +147,7 @@ impl Inbox {
     /// Sees that the listener runs. Whether it is subscribed; if not, all who have a mailbox get a wake when it is.
     pub(crate) fn open(&self) -> bool {
         let mut table = self.shared.table.lock();
+        table.last_waiter = Some(Instant::now());
         let denied = table.denied.is_some_and(|at| at.elapsed() < DENIED);
         if !table.running && !denied && !table.stop {
             let shared = self.shared.clone();
@@ -195,6 +209,9 @@ impl Shared {
         let Some((number, word)) = message.split_at_checked(8) else {
             return;
         };
+        if number == OTHERS_WAIT {
+            return (self.on_others)(word);
+        }
         let table = self.table.lock();
         let waiting = u32::from_str_radix(number, 16).ok();
         match waiting.and_then(|number| table.waiting.get(&number)) {

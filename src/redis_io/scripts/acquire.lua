@@ -9,7 +9,9 @@
 -- KEYS  1 word  2 state
 -- ARGV  1 token  2 ttl (ms)  3 label \n kind  4 lowest fencing token to give (16 digits)
 --       5 how long to keep the state (ms)  6 ticket to register, if any  7 what else is on the list beside it
--- reply granted: fencing token (16 digits), mark, mark's token (16 digits) and mark's label, in one string;
+--       8 how many fencing tokens to reserve, if more than one: for a holder that may hand the lock over by itself
+-- reply granted: fencing token (16 digits), mark, mark's token (16 digits) and mark's label, in one string; where more than
+--       one token was reserved also a line break, and '1' if others wait;
 --       {0, ms left, beginning of the holder's token, waiters or 0 if they were not counted} held; {-1} dead token; {-2, which key} somebody's data;
 --       {-3, version} state of a later layout
 local s = redis.call('GET', KEYS[2])
@@ -58,13 +60,14 @@ if not set or set.err then
       return {-2, 'word'}
     end
     local waiting = 0
-    if ARGV[6] then
+    if ARGV[6] and ARGV[6] ~= '' then
       if not is_readable(s) then
         return refusal(s)
       end
       local now = server_ms()
       local registered = with_heard(s, ARGV[6], ARGV[7], now)
-      if not registered then
+      local is_new = not registered
+      if is_new then
         local _, _, _, all = texts(s)
         local list = live_waiters(all, now)
         register(list, ARGV[6], now, ARGV[7])
@@ -76,6 +79,9 @@ if not set or set.err then
       else
         redis.pcall('SET', KEYS[2], registered, 'PX', CLEAN_MS)
       end
+      if is_new then
+        warn_holder(s, KEYS[1])
+      end
     end
     return {0, left, string.sub(held_by, 1, 64), waiting}
   end
@@ -84,8 +90,10 @@ if not set or set.err then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
   end
   if string.sub(s, 65, 72) == id then
-    local _, _, earlier = texts(s)
-    return string.sub(s, 4, 19) .. string.sub(s, 3, 3) .. string.sub(s, 36, 51) .. earlier
+    local _, _, earlier, others = texts(s)
+    local reserved = ARGV[8] and string.sub(s, 4, 19) ~= string.sub(s, 20, 35)
+    return string.sub(s, 20, 35) .. string.sub(s, 3, 3) .. string.sub(s, 36, 51) .. earlier
+      .. (reserved and '\n' .. (others ~= '' and '1' or '') or '')
   end
   -- Our word, but its state is gone: somebody deleted it. A new one, with a new fencing token.
 end
@@ -94,7 +102,7 @@ if string.byte(s, -1) ~= 10 then
   -- Somebody waits; if it is us, no longer, also if we don't name ourselves now: who is left on the list with a token would be
   -- given the word once more.
   waiters = string.match(s, '([^\n]*)$', 265)
-  local from = ARGV[6] and string.find(waiters, ARGV[6] .. ',', 1, true)
+  local from = ARGV[6] and ARGV[6] ~= '' and string.find(waiters, ARGV[6] .. ',', 1, true)
   if from then
     local to = string.find(waiters, ';', from, true)
     waiters = string.sub(waiters, 1, from - 1) .. string.sub(waiters, to + 1)
@@ -102,6 +110,11 @@ if string.byte(s, -1) ~= 10 then
     waiters = string.gsub(waiters, '[^;]*,' .. token .. ';', '')
   end
 end
-redis.call('SET', KEYS[2], '1A' .. mark .. f .. f .. mark_token .. since .. id .. string.sub(s, 73, 264)
+local reply, reserved = f .. mark .. mark_token .. label, f
+if ARGV[8] then
+  reserved = string.format('%016.0f', f + ARGV[8] - 1)
+  reply = reply .. '\n' .. (waiters ~= '' and '1' or '')
+end
+redis.call('SET', KEYS[2], '1A' .. mark .. reserved .. f .. mark_token .. since .. id .. string.sub(s, 73, 264)
   .. ARGV[3] .. '\n' .. label .. '\n' .. waiters, 'PX', ARGV[5])
-return f .. mark .. mark_token .. label
+return reply

@@ -70,6 +70,9 @@ if held then
         else
           redis.pcall('SET', KEYS[i + 1], s, 'PX', CLEAN_MS)
         end
+        if elsewhere == waiters then
+          warn_holder(s, KEYS[i])
+        end
       elseif free[i] and elsewhere ~= '' then
         -- It may be the one that was told so, and it is of no use to it: the next one must be told.
         s = with_waiters(s, elsewhere)

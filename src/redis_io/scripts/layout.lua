@@ -4,7 +4,8 @@
 --   2       mark: what the next holder learns if the word is free: N none, C clean, P panicked, A abandoned.
 --           A holder's own mark is A until it releases: one that dies leaves it
 --   3       earlier mark: what the present holder learned; put back if the holder never got the lock
---   4-19    last fencing token
+--   4-19    last fencing token, given or reserved: a holder may hand the lock over among its own threads, each with a token
+--           of its own, and gives back what it did not use
 --   20-35   mark's fencing token
 --   36-51   earlier mark's fencing token
 --   52-64   since when it is held (ms, server time)
@@ -15,7 +16,8 @@
 --   201-264 the last 8 dead tokens whose acquire may still be on its way: one that was sent twice, or given up. Apart
 --           from the others, because a busy lock fills those up in milliseconds. A fresh token that begins like a dead
 --           one, one in a million, is refused, and its client takes another
---   265-    label \n kind \n earlier label \n waiters, in order of arrival: ticket,arrived ms,heard ms,want,claim ms,token;
+--   265-    label \n kind (and, after a tab, the inbox of a holder that wants to hear of others that wait) \n earlier label \n
+--           waiters, in order of arrival: ticket,arrived ms,heard ms,want,claim ms,token;
 --           A ticket is the inbox that the waiter reads (32 digits) and the number of its wait (8 digits). Want is empty
 --           for one that is woken and then tries for itself; otherwise it is given the lock, under its token and for the
 --           time of its claim, within which it must acquire with that token: f fair mutex, r read, w write, x upgrade,
@@ -196,6 +198,16 @@ local function tell(ticket, word)
     return heard_by
   end
   return nil
+end
+
+-- A holder that hands the lock over among its own threads must know that others wait. If it does not hear of it, it goes on so
+-- for a while, and no longer.
+local function warn_holder(s, word)
+  local _, kind = texts(s)
+  local inbox = string.match(kind, '\t(%x+)$')
+  if inbox then
+    redis.pcall('PUBLISH', 'leasehold:inbox:' .. inbox, 'ffffffff' .. word)
+  end
 end
 
 -- Goes down the list to the first one that hears it: who queues for the free word is given it, who does not is told that

@@ -3,7 +3,8 @@
 -- way must not come to anything, and a release that is repeated because its reply was lost is told "released".
 -- The common path has three calls and no functions: each costs. Layout of the state: layout.lua.
 -- KEYS  1 word  2 state
--- ARGV  1 token  2 mark (C clean, P panicked, A abandoned)  3 how long to keep the state (ms)
+-- ARGV  1 token  2 mark (C clean, P panicked, A abandoned); of a holder with several fencing tokens also the last one that it
+--       used (16 digits), and, if it did not end well, whose that was  3 how long to keep the state (ms)
 --       4 ms that the key must stay (hold at least), or 0, or left out  5 '1' if the acquire was sent more than once
 -- reply 1 released; 0 not ours
 local read = redis.call('MGET', KEYS[1], KEYS[2])
@@ -27,7 +28,7 @@ if read[1] ~= token then
   return 0
 end
 redis.call('DEL', KEYS[1])
-if not s or ARGV[4] then
+if not s or ARGV[4] or #ARGV[2] > 17 then
   --#include layout.lua
   if not s and redis.call('EXISTS', KEYS[2]) == 0 then
     -- Deleted, or evicted. The word was ours all the same.
@@ -35,6 +36,10 @@ if not s or ARGV[4] then
   end
   if not s or not is_readable(s) then
     return 1
+  end
+  if #ARGV[2] > 17 then
+    local _, kind, earlier, waiters = texts(s)
+    s = with_texts(s, string.sub(ARGV[2], 18), kind, earlier, waiters)
   end
   local rests = ARGV[4] and ARGV[4] ~= '0'
   if rests then
@@ -55,7 +60,13 @@ elseif not string.find(s, '\n', 265, true) or not string.find(s, '^1%u%u%d%d') t
   -- Of a later layout, or somebody's data: it stays. The word is ours to free.
   return 1
 end
-local released = '1' .. ARGV[2] .. string.sub(s, 3, 64) .. '--------' .. id .. string.sub(s, 73, 192)
+local mark, grant = ARGV[2], string.sub(s, 3, 64)
+if #mark > 1 then
+  -- What it did not use of its tokens is free again.
+  local last = string.sub(mark, 2, 17)
+  mark, grant = string.sub(mark, 1, 1), string.sub(s, 3, 3) .. last .. last .. string.sub(s, 36, 64)
+end
+local released = '1' .. mark .. grant .. '--------' .. id .. string.sub(s, 73, 192)
   .. string.sub(s, 201)
 if string.byte(s, -1) == 10 then
   -- The list of waiters, which comes last, is empty.
