@@ -15,6 +15,9 @@ use crate::redis_io::connection::Budget;
 use crate::redis_io::failure::{Failure, Reached};
 use crate::redis_io::script::Request;
 
+/// So long [`Lease::check_for`] waits for the renewal that makes a lease whole which came from hand to hand.
+const LONGEST_MENDING: Duration = Duration::from_secs(2);
+
 /// The lease of one hold: whether it still stands, for how long, and its fencing token.
 ///
 /// Every guard derefs to it; [`guard.lease()`](crate::MutexGuard::lease) gives a clone that worker threads can keep. A clone
@@ -106,7 +109,13 @@ impl Lease {
     /// [`Lost`]: the hold is over, or has less left. The latter does not end the hold.
     pub fn check_for(&self, at_least: Duration) -> Result<(), Lost> {
         self.check()?;
-        let left = self.remaining();
+        let mut left = self.remaining();
+        if left < at_least && self.0.present_lease() < self.0.options.ttl {
+            // It was handed to us a moment ago, with the first part of its lease only.
+            self.0.make_whole(self.0.options.ttl.min(LONGEST_MENDING));
+            self.check()?;
+            left = self.remaining();
+        }
         if left < at_least {
             let wanted = at_least;
             return Err(self.0.lost(LossReason::TooLittleLeft { left, wanted }));

@@ -5,21 +5,23 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::never;
 
+use crate::clock::BootTime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::acquire::{Wanted, resource};
 use crate::hold::core::Core;
 use crate::hold::deadlock::{self, Circle, Waiting};
 use crate::hold::gate::Pass;
+use crate::hold::hand_over::BLOCK;
 use crate::hold::leave::leave;
 use crate::hold::patience::{Patience, cancelled, jittered, until_poll};
 use crate::hold::renewer::Renewer;
-use crate::hold::replies::{Said, read_acquire};
-use crate::hold::way::{Way, heartbeat};
+use crate::hold::replies::{Said, read_acquire, read_grant};
+use crate::hold::way::{Way, WordEntry, heartbeat};
 use crate::hold::{Grant, first_lease, local_deadline};
 use crate::options::{KEEP_MARKED, millis};
 use crate::redis_io::connection::{Budget, Limits};
 use crate::redis_io::failure::{Failure, Reached};
-use crate::redis_io::inbox::{Mailbox, Ticket};
+use crate::redis_io::inbox::{Mailbox, Ticket, Wake};
 use crate::redis_io::script::Request;
 use crate::wait::Woken;
 
@@ -29,6 +31,9 @@ const SLOWEST_RETRY: Duration = Duration::from_millis(500);
 
 /// A fresh token that passes for a dead one is rarer than one in a million: so many are a server gone wrong.
 const MOST_DEAD: u32 = 3;
+
+/// A state is not kept for longer than a week for one who has not asked: so who wants a longer lease asks.
+const LONGEST_GIVEN: Duration = Duration::from_secs(86_400);
 
 /// Longest that a wait is kept from ending by what it must undo; then that goes on in the background.
 const LONGEST_FAREWELL: Duration = Duration::from_millis(250);
@@ -75,6 +80,10 @@ pub(super) struct Attempt<'a> {
     trouble: Option<Error>,
     /// The server answered the last call, whatever it said.
     answering: bool,
+    /// The lowest fencing token to be given by a message: as at the first look, so that our place on the list stays as it is.
+    floor: u64,
+    /// When we asked last, and the last fencing token at that time, if we were on the list then.
+    look: Option<(BootTime, u64)>,
 }
 
 impl<'a> Attempt<'a> {
@@ -105,6 +114,8 @@ impl<'a> Attempt<'a> {
             dead: 0,
             trouble: None,
             answering: true,
+            floor: core.floor(),
+            look: None,
         }
     }
 
@@ -118,6 +129,8 @@ impl<'a> Attempt<'a> {
             // once to his place.
             let with_ticket = is_reached || self.registered || upgrades;
             let asked = Instant::now();
+            let asked_at = self.core.node.clock.now();
+            self.look = None;
             let next_look = match self.ask(with_ticket) {
                 Ok(Said::Granted(grant)) => match self.take(grant)? {
                     Some(granted) => {
@@ -144,13 +157,19 @@ impl<'a> Attempt<'a> {
                     }
                     continue;
                 }
-                Ok(Said::Held { left, by, word }) => {
+                Ok(Said::Held {
+                    left,
+                    by,
+                    word,
+                    last,
+                }) => {
                     self.no_trouble();
                     self.retry = FIRST_RETRY;
                     self.registered |= with_ticket;
+                    self.look = last.filter(|_| with_ticket).map(|last| (asked_at, last));
                     self.refuse_circle(&by, word.as_deref(), asked)?;
                     let renewed = self.holder.replace(by.clone()) == Some(by);
-                    self.word = word.filter(|word| !word.is_empty());
+                    self.word = word;
                     if self.patience.is_try {
                         let who = self.wanted.way.kept_out(self.word.as_deref());
                         let what = format!("{who}{}", for_how_long(left));
@@ -191,7 +210,12 @@ impl<'a> Attempt<'a> {
                     pause
                 }
             };
-            self.sleep(next_look)?;
+            if let Some(Wake::Given(reply)) = self.sleep(next_look)?
+                && let Some(grant) = self.accept(&reply)
+                && let Some(granted) = self.take(grant)?
+            {
+                return Ok(granted);
+            }
         }
     }
 
@@ -204,7 +228,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Sleeps until the next look, a wake, or the end of the wait.
-    fn sleep(&mut self, pause: Duration) -> Result<()> {
+    fn sleep(&mut self, pause: Duration) -> Result<Option<Wake>> {
         self.contended = true;
         let look = Instant::now() + pause;
         let until = self.patience.deadline.map_or(look, |d| d.min(look));
@@ -221,7 +245,8 @@ impl<'a> Attempt<'a> {
                     self.patience.timed_out(&who)
                 }))
             }
-            Woken::Timeout | Woken::Message(()) | Woken::Disconnected => Ok(()),
+            Woken::Message(wake) => Ok(Some(wake)),
+            Woken::Timeout | Woken::Disconnected => Ok(None),
         }
     }
 
@@ -232,10 +257,11 @@ impl<'a> Attempt<'a> {
         let block = self.is_to_be_handed_over();
         let hears_of_others = block && core.inbox.open();
         let inbox = if hears_of_others { core.inbox.id() } else { "" };
+        let text = text(core, wanted.kind, inbox);
         let request = Request::new(wanted.family.acquire, &wanted.keys)
             .arg(&*self.token)
             .number(millis(lease))
-            .arg(text(core, wanted.kind, inbox))
+            .arg(&text)
             .arg(format!("{:016}", core.floor()))
             .number(millis(lease.saturating_add(KEEP_MARKED)));
         let ticket = with_ticket.then_some(&*self.ticket.text);
@@ -245,7 +271,11 @@ impl<'a> Attempt<'a> {
             &self.token,
             &wanted.options,
             self.registered,
-            block,
+            &WordEntry {
+                block: if block { BLOCK } else { 0 },
+                floor: self.floor,
+                text: &text,
+            },
         );
         let limits = Limits {
             io: wanted.options.command_timeout(core.node.limits.io),
@@ -289,13 +319,42 @@ impl<'a> Attempt<'a> {
             && self.wanted.options.is_open_ended()
     }
 
+    /// A grant that came by a message, if it can be had without asking again: it was made after our last look, on which the
+    /// server said that we wait, so the word is ours for a claim from then on at least. What can't is asked for with the same
+    /// token, and found to be ours.
+    fn accept(&self, reply: &str) -> Option<Grant> {
+        let (asked_at, last) = self.look?;
+        let options = &self.wanted.options;
+        if self.unsure
+            || !self.registered
+            || !options.is_open_ended()
+            || options.ttl > LONGEST_GIVEN
+        {
+            return None;
+        }
+        let grant = read_grant(reply.as_bytes(), &self.token, asked_at)?;
+        // The server keeps it for no less. What is counted on must not shrink when the lease is made whole.
+        let claim = self.wanted.way.claim(options).min(first_lease(options));
+        let left = local_deadline(asked_at, claim).since(self.core.node.clock.now());
+        if grant.fencing.get() <= last || left < claim / 4 {
+            return None;
+        }
+        let hears_of_others = self.core.inbox.is_up();
+        Some(Grant {
+            claim: Some(claim),
+            is_wanted: grant.is_wanted || !hears_of_others,
+            ..grant
+        })
+    }
+
     /// Turns a grant into something to hold; `None` if it came too late, which has been undone then.
     fn take(&mut self, grant: Grant) -> Result<Option<Granted>> {
         let core = self.core;
         // Until it is in the caller's hands, whatever goes wrong must free the word.
         self.unsure = true;
         core.saw(grant.fencing.get());
-        let deadline = local_deadline(grant.sent_at, first_lease(&self.wanted.options));
+        let lease = first_lease(&self.wanted.options);
+        let deadline = local_deadline(grant.sent_at, grant.claim.unwrap_or(lease));
         if core.node.clock.now() >= deadline {
             self.undo();
             self.token = fresh_token();
@@ -361,7 +420,7 @@ impl<'a> Attempt<'a> {
             return;
         }
         let (core, keys) = (self.core, &self.wanted.keys);
-        let queued = self.registered && matches!(self.wanted.way, Way::Queue(_));
+        let queued = self.registered && self.wanted.way.is_given();
         let token = if self.unsure || queued {
             &*self.token
         } else {
@@ -380,6 +439,7 @@ impl<'a> Attempt<'a> {
         self.mailbox = None;
         self.waiting = None;
         self.ticket = core.inbox.ticket();
+        self.floor = core.floor();
         if self.answering {
             // Whoever cancels a wait, or whose time is up, wants to go on.
             let most = if self.patience.is_bounded() {

@@ -33,6 +33,7 @@ use crate::hold::acquire::Wanted;
 use crate::hold::core::Core;
 use crate::hold::deadlock::Tracked;
 use crate::hold::gate::Pass;
+use crate::hold::way::CLAIM_IS_RENEWED_AFTER;
 use crate::lease::Predecessor;
 use crate::name::Keys;
 use crate::observe::metrics::Meters;
@@ -65,6 +66,8 @@ pub(crate) struct Hold {
     due: AtomicU64,
     /// Where `with_max_hold` ends it; the last lease that the server is given ends by a drift later.
     max_end: Option<BootTime>,
+    /// What it was given at first, until it has been renewed: zero for a whole lease.
+    claim: AtomicU64,
     /// The lease that runs now goes up to there, so there is nothing to renew any more.
     last_lease: AtomicBool,
     /// 0 while held, then a reason, for ever.
@@ -111,6 +114,8 @@ pub(crate) struct Grant {
     pub(crate) sent_at: BootTime,
     /// A copy of the acquire may still be on its way.
     pub(crate) repeated: bool,
+    /// It came by a message, and is for so long only.
+    pub(crate) claim: Option<Duration>,
 }
 
 impl fmt::Debug for Hold {
@@ -126,17 +131,19 @@ impl fmt::Debug for Hold {
 impl Hold {
     pub(crate) fn new(core: &Arc<Core>, wanted: &Wanted, grant: Grant) -> Hold {
         let options = wanted.options.clone();
-        let lease = first_lease(&options);
+        let lease = grant.claim.unwrap_or_else(|| first_lease(&options));
         let drift = HoldOptions::drift(lease);
         let max_end = options
             .max_hold
             .map(|max| grant.sent_at + max.saturating_sub(drift));
         let deadline = local_deadline(grant.sent_at, lease);
         let last_lease = options.max_hold.is_some_and(|max| max <= options.ttl);
-        let due = if options.renewed && !last_lease {
-            grant.sent_at + lease / 3
-        } else {
-            deadline
+        let clock = &core.node.clock;
+        let (granted_at, due) = match grant.claim {
+            // It came just now: sent was the look before.
+            Some(_) => (clock.now(), clock.now() + CLAIM_IS_RENEWED_AFTER),
+            None if options.renewed && !last_lease => (grant.sent_at, grant.sent_at + lease / 3),
+            None => (grant.sent_at, deadline),
         };
         let (alive, over) = bounded(0);
         Hold {
@@ -151,12 +158,13 @@ impl Hold {
             }),
             predecessor: grant.predecessor,
             options,
-            granted_at: grant.sent_at,
+            granted_at,
             repeated: grant.repeated,
             extending: Mutex::default(),
             deadline: AtomicU64::new(deadline.nanos()),
             due: AtomicU64::new(due.nanos()),
             max_end,
+            claim: AtomicU64::new(grant.claim.map_or(0, nanos)),
             last_lease: AtomicBool::new(last_lease),
             ended: AtomicU8::new(HELD),
             alive: Mutex::new(Some(alive)),
@@ -175,7 +183,7 @@ impl Hold {
     pub(crate) fn can_be_handed_over(&self) -> bool {
         self.options.is_open_ended()
             && self.block.is_some_and(|block| self.fencing < block.last)
-            && self.remaining_lease() >= self.options.ttl / 2
+            && self.remaining_lease() >= self.present_lease() / 2
     }
 
     /// The hold of the thread that this one is handed to: the same for the server, so its lease goes on.
@@ -206,6 +214,7 @@ impl Hold {
             deadline: AtomicU64::new(self.deadline().nanos()),
             due: AtomicU64::new(self.due().nanos()),
             max_end: None,
+            claim: AtomicU64::new(self.claim.load(Ordering::Acquire)),
             last_lease: AtomicBool::new(false),
             ended: AtomicU8::new(HELD),
             alive: Mutex::new(Some(alive)),
@@ -284,11 +293,36 @@ impl Hold {
     /// A renewal of `lease`, sent at `sent_at`, was confirmed. No use to a hold that has ended: the end is sticky.
     pub(crate) fn renewed(&self, sent_at: BootTime, lease: Duration, last: bool) {
         self.set_deadline(local_deadline(sent_at, lease));
+        self.claim.store(0, Ordering::Release);
         if last {
             self.last_lease.store(true, Ordering::Release);
             self.set_due(self.deadline());
         } else {
             self.set_due(sent_at + lease / 3);
+        }
+    }
+
+    /// How long the lease is that the server was told last.
+    pub(crate) fn present_lease(&self) -> Duration {
+        match self.claim.load(Ordering::Acquire) {
+            0 => self.options.ttl,
+            claim => Duration::from_nanos(claim),
+        }
+    }
+
+    /// One that was given by a message has the time of its claim at first: sees that it is renewed, and waits for that, within
+    /// `patience`.
+    pub(crate) fn make_whole(&self, patience: Duration) {
+        let until = self.clock.now() + patience;
+        if self.claim.load(Ordering::Acquire) != 0 {
+            self.set_due(self.clock.now());
+            self.nudge();
+        }
+        while self.claim.load(Ordering::Acquire) != 0
+            && self.clock.now() < until
+            && self.end_reason().is_none()
+        {
+            std::thread::sleep(Duration::from_micros(200));
         }
     }
 
@@ -398,6 +432,10 @@ impl Hold {
         }
         self.deadline().since(self.clock.now())
     }
+}
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The lease that a grant brings: no longer than the hold may last.

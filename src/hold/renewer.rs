@@ -221,7 +221,7 @@ impl Pace {
             }
             Ok((_, None)) if hold.is_converting() => {
                 // Whoever converts it knows what became of it. Till then the deadline counts.
-                hold.set_due(node.clock.now() + hold.options.ttl / 60);
+                hold.set_due(node.clock.now() + hold.present_lease() / 60);
                 false
             }
             Ok((_, None)) => {
@@ -231,7 +231,7 @@ impl Pace {
             Err(error) => {
                 self.failures += 1;
                 metrics.renewal_failed();
-                let pause = pause(hold.options.ttl, self.failures, hold.remaining_lease());
+                let pause = pause(hold.present_lease(), self.failures, hold.remaining_lease());
                 hold.set_due(node.clock.now() + pause);
                 let (name, left) = (&*hold.keys.name, hold.remaining());
                 log::warn!(target: "leasehold", name = name; "renewal of lock {name:?} failed, {left:?} left: {error}");
@@ -287,13 +287,13 @@ fn report_jump(hold: &Hold, sent_at: BootTime, server_left: Duration) {
     }
 }
 
-/// Grows from a sixtieth of the ttl to a sixth, and is shorter again towards the end: whenever the server comes back, there must
+/// Grows from a sixtieth of the lease to a sixth, and is shorter again towards the end: whenever the server comes back, there must
 /// be time for one more try.
-fn pause(ttl: Duration, failures: u32, left: Duration) -> Duration {
-    let first = (ttl / 60).max(Duration::from_millis(1));
+fn pause(lease: Duration, failures: u32, left: Duration) -> Duration {
+    let first = (lease / 60).max(Duration::from_millis(1));
     first
         .saturating_mul(1 << failures.saturating_sub(1).min(4))
-        .min(ttl / 6)
+        .min(lease / 6)
         .min(left / 3)
         .max(first)
 }

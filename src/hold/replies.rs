@@ -24,6 +24,8 @@ pub(crate) enum Said {
         by: String,
         /// Which word it is, where several are wanted.
         word: Option<String>,
+        /// The last fencing token that was given or reserved.
+        last: Option<u64>,
     },
     DeadToken,
 }
@@ -51,7 +53,8 @@ pub(crate) fn read_acquire(
             Ok(Said::Held {
                 left: left.map(Duration::from_millis),
                 by,
-                word: reply.text(),
+                word: reply.text().filter(|word| !word.is_empty()),
+                last: reply.number(),
             })
         }
         -1 => Ok(Said::DeadToken),
@@ -62,7 +65,7 @@ pub(crate) fn read_acquire(
 
 /// Fencing token, mark, mark's token, mark's label: the numbers have 16 digits each. After a line break, if more than one token
 /// was reserved, whether others wait.
-fn read_grant(packed: &[u8], token: &Arc<str>, sent_at: BootTime) -> Option<Grant> {
+pub(crate) fn read_grant(packed: &[u8], token: &Arc<str>, sent_at: BootTime) -> Option<Grant> {
     let text = String::from_utf8_lossy(packed);
     let fencing: u64 = text.get(..16)?.parse().ok()?;
     let mark_token: u64 = text.get(17..33)?.parse().ok()?;
@@ -79,6 +82,7 @@ fn read_grant(packed: &[u8], token: &Arc<str>, sent_at: BootTime) -> Option<Gran
         predecessor: Predecessor::read(text.get(16..17)?, mark_token, label.to_owned())?,
         sent_at,
         repeated: false,
+        claim: None,
     })
 }
 

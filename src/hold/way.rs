@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::hold::hand_over::BLOCK;
+use crate::hold::first_lease;
 use crate::options::{HoldOptions, invalid, millis};
 use crate::redis_io::script::Request;
 
@@ -12,6 +12,11 @@ use crate::redis_io::script::Request;
 const LONGEST_CLAIM: Duration = Duration::from_secs(3);
 /// Shortest: a third of it is the pace at which waiters look, which must not be more than twice a second.
 const SHORTEST_CLAIM: Duration = Duration::from_millis(1500);
+/// The same for one who waits at a gate, for others as well. It is known by a look a second, so this leaves time after that.
+const CLAIM_AT_GATE: Duration = Duration::from_secs(2);
+/// One who is given the lock by a message begins to work on his claim, and makes a whole lease of it after so long: most holds
+/// are over by then, and never cost that call.
+pub(crate) const CLAIM_IS_RENEWED_AFTER: Duration = Duration::from_millis(10);
 
 /// How a waiter comes to a lock.
 #[derive(Clone, Debug)]
@@ -102,6 +107,20 @@ impl Way {
         }
     }
 
+    /// Whether one who waits in this way may be given the lock while he does.
+    pub(crate) fn is_given(&self) -> bool {
+        !matches!(self, Way::Try)
+    }
+
+    /// For how long one who is given the lock has it at first.
+    pub(crate) fn claim(&self, options: &HoldOptions) -> Duration {
+        match self {
+            // Nobody counts on the look of one who waits for all: so no longer than the lease that he wants.
+            Way::Gate => first_lease(options).min(CLAIM_AT_GATE),
+            Way::Try | Way::Queue(_) => claim_in_queue(options),
+        }
+    }
+
     /// Adds to an acquire what is told of this way: see the scripts.
     pub(crate) fn complete(
         &self,
@@ -110,25 +129,36 @@ impl Way {
         token: &str,
         options: &HoldOptions,
         registered: bool,
-        block: bool,
+        word: &WordEntry<'_>,
     ) -> Request {
-        let claim = millis(claim(options));
+        let claim = millis(self.claim(options));
         let entry = |want: &str| format!("{want},{claim},{token}");
+        let word_entry = |want: &str| {
+            let WordEntry { block, floor, text } = word;
+            format!("{},{block},{floor:016},{}", entry(want), escaped(text))
+        };
         let queued = |request: Request, want: &str| match ticket {
             Some(ticket) => request.arg(ticket).arg(entry(want)),
             None => request.arg("").arg(""),
         };
         match self {
-            Way::Gate if block => {
-                let request = request.arg(ticket.unwrap_or("")).arg(",,");
-                request.number(BLOCK)
+            Way::Gate => {
+                let request = match ticket {
+                    Some(ticket) => request.arg(ticket).arg(word_entry("m")),
+                    None if word.block > 0 => request.arg("").arg(""),
+                    None => return request,
+                };
+                match word.block {
+                    0 => request,
+                    block => request.number(block),
+                }
             }
-            Way::Gate | Way::Try => match ticket {
+            Way::Try => match ticket {
                 Some(ticket) => request.arg(ticket).arg(",,"),
                 None => request,
             },
             Way::Queue(Want::Word) => match ticket {
-                Some(ticket) => request.arg(ticket).arg(entry("f")),
+                Some(ticket) => request.arg(ticket).arg(word_entry("f")),
                 None => request,
             },
             Way::Queue(Want::Read) => queued(request, "r").arg("r"),
@@ -151,11 +181,36 @@ impl Way {
     }
 }
 
-fn claim(options: &HoldOptions) -> Duration {
-    options.ttl.clamp(SHORTEST_CLAIM, LONGEST_CLAIM)
+/// What a release must know to grant the word to one who waits for it.
+pub(crate) struct WordEntry<'a> {
+    /// How many fencing tokens to reserve, if more than one.
+    pub(crate) block: u64,
+    /// The lowest one to give.
+    pub(crate) floor: u64,
+    /// Label and kind, as the state has them.
+    pub(crate) text: &'a str,
+}
+
+/// Without the signs that part entries, and their parts.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            '%' => out.push_str("%25"),
+            ',' => out.push_str("%2c"),
+            ';' => out.push_str("%3b"),
+            '\n' => out.push_str("%0a"),
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 /// How often one who queues looks for itself: so that it is heard of, and comes for its turn even if no message reaches it.
 pub(crate) fn heartbeat(options: &HoldOptions) -> Duration {
-    claim(options) / 3
+    claim_in_queue(options) / 3
+}
+
+fn claim_in_queue(options: &HoldOptions) -> Duration {
+    options.ttl.clamp(SHORTEST_CLAIM, LONGEST_CLAIM)
 }

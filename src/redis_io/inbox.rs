@@ -33,8 +33,14 @@ const SLOWEST_RETRY: Duration = Duration::from_secs(1);
 /// Told a word.
 type Heed = Box<dyn Fn(&str) + Send + Sync>;
 
-/// In place of the number of a wait: others wait for what is held here.
-const OTHERS_WAIT: &str = "ffffffff";
+/// What a waiter hears.
+#[derive(Clone, Debug)]
+pub(crate) enum Wake {
+    /// It may be free: time to look.
+    Look,
+    /// It has been granted: what an acquire would have been answered.
+    Given(Box<str>),
+}
 
 pub(crate) struct Inbox {
     shared: Arc<Shared>,
@@ -64,7 +70,7 @@ struct Table {
     denied: Option<Instant>,
     stop: bool,
     /// By the number of the wait, which is the end of its ticket.
-    waiting: HashMap<u32, Sender<()>>,
+    waiting: HashMap<u32, Sender<Wake>>,
     last_waiter: Option<Instant>,
 }
 
@@ -80,7 +86,7 @@ pub(crate) struct Ticket {
 pub(crate) struct Mailbox {
     shared: Arc<Shared>,
     number: u32,
-    pub(crate) wakes: Receiver<()>,
+    pub(crate) wakes: Receiver<Wake>,
 }
 
 impl fmt::Debug for Inbox {
@@ -135,7 +141,8 @@ impl Inbox {
 
     /// Takes a place for the wakes of one wait, which also keeps the listener from going.
     pub(crate) fn mailbox(&self, ticket: &Ticket) -> Mailbox {
-        let (tx, wakes) = bounded(1);
+        // Room for a grant beside a wake that was not heeded yet.
+        let (tx, wakes) = bounded(2);
         self.shared.table.lock().waiting.insert(ticket.number, tx);
         Mailbox {
             shared: self.shared.clone(),
@@ -204,24 +211,25 @@ impl Shared {
         format!("leasehold:inbox:{}", self.id)
     }
 
-    /// A message: the number of the wait that it is for, and the word.
     fn wake(&self, message: &str) {
-        let Some((number, word)) = message.split_at_checked(8) else {
+        let Some((number, what, word)) = read_message(message) else {
             return;
         };
-        if number == OTHERS_WAIT {
+        let Some(wake) = what else {
             return (self.on_others)(word);
-        }
+        };
         let table = self.table.lock();
-        let waiting = u32::from_str_radix(number, 16).ok();
-        match waiting.and_then(|number| table.waiting.get(&number)) {
+        match table.waiting.get(&number) {
             Some(tx) => {
                 // Full: it is awake already.
-                let _ = tx.try_send(());
+                let _ = tx.try_send(wake);
             }
             None => {
                 drop(table);
-                (self.on_stray)(word);
+                // What was granted to one who has gone, he undoes himself.
+                if let Wake::Look = wake {
+                    (self.on_stray)(word);
+                }
             }
         }
     }
@@ -230,7 +238,7 @@ impl Shared {
     fn wake_all(&self) {
         let table = self.table.lock();
         for tx in table.waiting.values() {
-            let _ = tx.try_send(());
+            let _ = tx.try_send(Wake::Look);
         }
     }
 
@@ -250,6 +258,24 @@ impl Shared {
 
     fn set_up(&self, up: bool) {
         self.table.lock().up = up;
+    }
+}
+
+/// The number of the wait that a message is for, what it hears, or nothing if it is for whoever holds the word, and the word:
+/// `nnnnnnnn=word`, `nnnnnnnn+LLLL<reply>word`, `nnnnnnnn!word`.
+fn read_message(message: &str) -> Option<(u32, Option<Wake>, &str)> {
+    let (number, rest) = message.split_at_checked(8)?;
+    let number = u32::from_str_radix(number, 16).ok()?;
+    let (sign, rest) = rest.split_at_checked(1)?;
+    match sign {
+        "=" => Some((number, Some(Wake::Look), rest)),
+        "!" => Some((number, None, rest)),
+        "+" => {
+            let (length, rest) = rest.split_at_checked(4)?;
+            let (reply, word) = rest.split_at_checked(length.parse().ok()?)?;
+            Some((number, Some(Wake::Given(reply.into())), word))
+        }
+        _ => None,
     }
 }
 

@@ -56,7 +56,7 @@ fn a_stray_wake_is_passed_on_whatever_the_word_looks_like() {
             waits();
             // As if its holder had let go while only the first one waited.
             let _: i64 = scene.ask(&format!("DEL {word}"));
-            let heard_by: i64 = scene.ask(&format!("PUBLISH {} 00000000{word}", inbox[0]));
+            let heard_by: i64 = scene.ask(&format!("PUBLISH {} 00000000={word}", inbox[0]));
             assert_eq!(heard_by, 1);
             assert!(passed_on.wait_hit(BOUND), "{word}");
             next.join().unwrap().unwrap();

@@ -12,7 +12,7 @@
 --       8 how many fencing tokens to reserve, if more than one: for a holder that may hand the lock over by itself
 -- reply granted: fencing token (16 digits), mark, mark's token (16 digits) and mark's label, in one string; where more than
 --       one token was reserved also a line break, and '1' if others wait;
---       {0, ms left, beginning of the holder's token, waiters or 0 if they were not counted} held; {-1} dead token; {-2, which key} somebody's data;
+--       {0, ms left, beginning of the holder's token, waiters or 0 if they were not counted, '', last fencing token} held; {-1} dead token; {-2, which key} somebody's data;
 --       {-3, version} state of a later layout
 local s = redis.call('GET', KEYS[2])
 local token, id = ARGV[1], string.sub(ARGV[1], 1, 8)
@@ -83,13 +83,17 @@ if not set or set.err then
         warn_holder(s, KEYS[1])
       end
     end
-    return {0, left, string.sub(held_by, 1, 64), waiting}
+    return {0, left, string.sub(held_by, 1, 64), waiting, '', last}
   end
   -- Never shorter: this may be the late copy of a call whose lease has been extended since.
   if left < tonumber(ARGV[2]) then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
   end
   if string.sub(s, 65, 72) == id then
+    -- Who was given it has a state that is kept for less.
+    if redis.call('PTTL', KEYS[2]) < tonumber(ARGV[5]) then
+      redis.call('PEXPIRE', KEYS[2], ARGV[5])
+    end
     local _, _, earlier, others = texts(s)
     local reserved = ARGV[8] and string.sub(s, 4, 19) ~= string.sub(s, 20, 35)
     return string.sub(s, 20, 35) .. string.sub(s, 3, 3) .. string.sub(s, 36, 51) .. earlier
@@ -107,7 +111,7 @@ if string.byte(s, -1) ~= 10 then
     local to = string.find(waiters, ';', from, true)
     waiters = string.sub(waiters, 1, from - 1) .. string.sub(waiters, to + 1)
   elseif string.find(waiters, token, 1, true) then
-    waiters = string.gsub(waiters, '[^;]*,' .. token .. ';', '')
+    waiters = string.gsub(waiters, '[^;]*,' .. token .. '[^;]*;', '')
   end
 end
 local reply, reserved = f .. mark .. mark_token .. label, f

@@ -76,7 +76,7 @@ if held then
       elseif free[i] and elsewhere ~= '' then
         -- It may be the one that was told so, and it is of no use to it: the next one must be told.
         s = with_waiters(s, elsewhere)
-        store_and_wake(KEYS[i + 1], KEYS[i], s, keep_ms(s))
+        pass_on(KEYS[i + 1], KEYS[i], s, keep_ms(s))
       elseif elsewhere ~= waiters then
         -- It waited here before.
         redis.pcall('SET', KEYS[i + 1], with_waiters(s, elsewhere), 'KEEPTTL')

@@ -24,5 +24,5 @@ elseif string.sub(held_by, 1, 8) ~= 'lh:rest:' then
   s = '1A' .. string.sub(s, 3, 19) .. string.sub(s, 4, 19) .. string.sub(s, 36)
 end
 s = string.sub(s, 1, 64) .. NOBODY .. string.sub(s, 73)
-store_and_wake(KEYS[2], KEYS[1], s, keep_ms(s))
+pass_on(KEYS[2], KEYS[1], s, keep_ms(s))
 return {1}

@@ -17,11 +17,11 @@
 --           from the others, because a busy lock fills those up in milliseconds. A fresh token that begins like a dead
 --           one, one in a million, is refused, and its client takes another
 --   265-    label \n kind (and, after a tab, the inbox of a holder that wants to hear of others that wait) \n earlier label \n
---           waiters, in order of arrival: ticket,arrived ms,heard ms,want,claim ms,token;
+--           waiters, in order of arrival: ticket,arrived ms,heard ms,want,claim ms,token[,more];
 --           A ticket is the inbox that the waiter reads (32 digits) and the number of its wait (8 digits). Want is empty
 --           for one that is woken and then tries for itself; otherwise it is given the lock, under its token and for the
---           time of its claim, within which it must acquire with that token: f fair mutex, r read, w write, x upgrade,
---           a number of permits
+--           time of its claim, within which it must come for it: f fair mutex and m mutex (what more there is: grant.lua),
+--           r read, w write, x upgrade, a number of permits
 local NOBODY = '--------'
 local EMPTY = '1NN' .. string.rep('0', 61) .. NOBODY .. string.rep('-', 192) .. '\n\n\n'
 local SILENT_MS = 5000
@@ -191,13 +191,10 @@ local function join_waiters(list, all_but)
   return table.concat(out)
 end
 
--- How many hear that the word is free, or theirs. An error (a user without rights on channels) counts for nobody.
+--#include grant.lua
+-- How many hear that the word is free, or has become theirs.
 local function tell(ticket, word)
-  local heard_by = redis.pcall('PUBLISH', 'leasehold:inbox:' .. string.sub(ticket, 1, 32), string.sub(ticket, 33) .. word)
-  if type(heard_by) == 'number' then
-    return heard_by
-  end
-  return nil
+  return publish(ticket, '=' .. word)
 end
 
 -- A holder that hands the lock over among its own threads must know that others wait. If it does not hear of it, it goes on so
@@ -206,47 +203,53 @@ local function warn_holder(s, word)
   local _, kind = texts(s)
   local inbox = string.match(kind, '\t(%x+)$')
   if inbox then
-    redis.pcall('PUBLISH', 'leasehold:inbox:' .. inbox, 'ffffffff' .. word)
+    publish(inbox .. 'ffffffff', '!' .. word)
   end
 end
 
--- Goes down the list to the first one that hears it: who queues for the free word is given it, who does not is told that
--- it is free. Up to `me`, if that is named, and then only those who queue. Returns its place, or nothing.
-local function pass_on(list, word, me)
+-- The word is free, or ours to free: lets the longest waiter that hears it have it, or, of those who try for themselves, know
+-- that it is free; one of those keeps his place no longer. Up to `me`, if that is named, and then only those who queue; the word
+-- is nobody's then. `s` is the state as nobody holds it; it is written, to be kept for `px`. Returns whether somebody has the
+-- word now. A waiter that nobody delivers to keeps its place until it has been silent for too long, because it may be
+-- reconnecting. Messages may fail: a user without rights on channels must still be able to release.
+local function pass_on(state, word, s, px, me)
+  local clock = redis.call('TIME')
+  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  local _, _, _, waiters = texts(s)
+  local list = live_waiters(waiters, now)
+  local left, given, mute = 0, false, false
   for i, w in ipairs(list) do
     if w[1] == me then
-      return nil
+      break
     end
-    local claim, token = string.match(w[4], '^f,(%d+),(%x+)$')
-    if token or not me then
-      if token then
-        local set = redis.pcall('SET', word, token, 'PX', claim)
-        if set.err then
-          return nil
-        end
-      end
-      local heard_by = tell(w[1], word)
-      -- Where we may not publish, it finds out when it looks next.
-      if heard_by and heard_by > 0 or token and not heard_by then
-        return i
-      end
-      if token then
+    local want = wish(w[4])
+    if want == 'f' or want and not me and not mute then
+      local heard_by = give(word, state, s, clock, w[1], w[4], join_waiters(list, i))
+      if heard_by == false and not me then
+        -- Memory is full. Once something has been deleted it does not matter any more.
         redis.call('DEL', word)
+        heard_by = give(word, state, s, clock, w[1], w[4], join_waiters(list, i))
+      end
+      if heard_by == false then
+        break
+      end
+      -- Where we may not publish, one who queues by himself finds out when he looks next, which is soon.
+      if heard_by and heard_by > 0 or heard_by == nil and want == 'f' then
+        return true
+      end
+      given, mute = true, not heard_by
+    elseif not want and not me then
+      local heard_by = tell(w[1], word)
+      if heard_by and heard_by > 0 then
+        left = i
+        break
       end
     end
   end
-  return nil
-end
-
--- Writes the state and lets the longest waiter that hears it have the word, or know that it is free. Messages come after the
--- write that they must not undo, and may fail: a user without rights on channels must still be able to release. A waiter that
--- nobody delivers to keeps its place until it has been silent for too long, because it may be reconnecting.
-local function store_and_wake(state_key, word, s, px)
-  local _, _, _, waiters = texts(s)
-  local list = live_waiters(waiters, server_ms())
-  redis.pcall('SET', state_key, with_waiters(s, join_waiters(list, 1)), 'PX', px)
-  local reached = pass_on(list, word, nil) or 0
-  if reached ~= 1 and #list > 0 then
-    redis.pcall('SET', state_key, with_waiters(s, join_waiters(list, reached)), 'PX', px)
+  if me and not given then
+    return false
   end
+  redis.call('DEL', word)
+  redis.pcall('SET', state, with_waiters(s, join_waiters(list, left)), 'PX', px)
+  return false
 end

@@ -1,6 +1,6 @@
 -- Leave: ends a wait that came to nothing. Takes the ticket off the list; if a token is named, an acquire of it may have been
 -- carried out unseen, or may still be: its word is freed, the mark put back that it found, and the token is dead. If the
--- word is free then, the next waiter is told: the wake may have come to the one who leaves. Of several words, each.
+-- word is free then, the next waiter has it: the wake may have come to the one who leaves. Of several words, each.
 -- KEYS  word and state of each
 -- ARGV  1 token, or ''  2 ticket, or ''  3 '1' if no acquire of the token is under way: then it need not be remembered
 -- reply {1} left; {-2, which key} somebody's data; {-3, version} state of a later layout
@@ -35,7 +35,7 @@ local function leave(word, state)
   if not held_by and string.byte(s, -1) ~= 10 then
     -- Its first write, allowed even when memory is full: then the others are, too.
     redis.call('PEXPIRE', state, keep_ms(s))
-    store_and_wake(state, word, s, keep_ms(s))
+    pass_on(state, word, s, keep_ms(s))
   elseif s ~= (found or EMPTY) then
     store(state, s, keep_ms(s), held_by)
   end

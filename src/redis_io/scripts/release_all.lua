@@ -21,7 +21,7 @@ for i = 1, #KEYS, 2 do
       if ARGV[5] then
         s = bury_deep(s, id)
       end
-      store_and_wake(state, word, s, ARGV[3])
+      pass_on(state, word, s, ARGV[3])
     end
   elseif not readable then
     all = 0

@@ -253,7 +253,7 @@ fn one_who_queues_looks_about_once_a_second() {
 
 /// consul#7523; rueidis#602: a release calls one of those who queue, and the others sleep on. One confirming round trip each.
 #[test]
-fn a_hand_over_costs_one_release_and_one_acquire() {
+fn a_hand_over_costs_one_release_and_no_acquire() {
     const WAITERS: usize = 20;
     let scene = Scene::new();
     let outsider = scene.outsider();
@@ -271,12 +271,9 @@ fn a_hand_over_costs_one_release_and_one_acquire() {
     let count = |script| scene.proxy.count(|c| c.runs(script));
     assert_eq!(count("release"), WAITERS);
     // While it goes round those who wait look for themselves as ever.
-    let most = 2 * WAITERS + (1.3 * WAITERS as f64 * took.as_secs_f64()) as usize;
+    let most = 1 + (1.3 * WAITERS as f64 * took.as_secs_f64()) as usize;
     let acquires = count("acquire_fair");
-    assert!(
-        (WAITERS..=most).contains(&acquires),
-        "{acquires} in {took:?}"
-    );
+    assert!(acquires <= most, "{acquires} in {took:?}");
 }
 
 /// An operator takes the lock away: it goes to the first in the queue, who learns of it.

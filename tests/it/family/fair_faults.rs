@@ -216,7 +216,10 @@ fn one_that_is_cancelled_when_its_turn_has_come_passes_the_lock_on() {
     let held = outsider.fair_mutex("q").lock().unwrap();
     let canceller = Canceller::new();
     let cancelled = {
-        let mutex = client.fair_mutex("q");
+        // A fixed lease: so it has to ask for it.
+        let mutex = client
+            .fair_mutex("q")
+            .with_fixed_lease(Duration::from_secs(3));
         let wait = Wait::forever().cancelled_by(&canceller);
         thread::spawn(move || mutex.lock_with(wait).map(drop).unwrap_err().kind())
     };

@@ -51,10 +51,11 @@ const NAMED: [(&str, &str); 20] = [
     ("set_permits", source!("set_permits")),
 ];
 
-const SHARED: [(&str, &str); 3] = [
+const SHARED: [(&str, &str); 4] = [
     ("--#include acquire.lua", source!("acquire")),
     ("--#include table.lua", source!("table")),
     ("--#include layout.lua", source!("layout")),
+    ("--#include grant.lua", source!("grant")),
 ];
 
 /// The sources, to be loaded into a server beforehand: a first call then is one command, as all later ones are.

@@ -232,7 +232,7 @@ fn the_whole_wait_is_as_long_as_was_asked_however_often_it_is_woken() {
         while !waits.iter().all(thread::JoinHandle::is_finished) {
             for inbox in ask::<Vec<String>>(&mut direct, "PUBSUB CHANNELS leasehold:inbox:*") {
                 // The first wait of its client has the number 0.
-                woken += ask::<u64>(&mut direct, &format!("PUBLISH {inbox} 00000000busy"));
+                woken += ask::<u64>(&mut direct, &format!("PUBLISH {inbox} 00000000=busy"));
             }
             thread::sleep(Duration::from_millis(25));
         }

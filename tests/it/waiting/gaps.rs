@@ -233,9 +233,9 @@ fn false_and_doubled_notifications_do_no_harm() {
     };
     let long = [b'x'; 4096];
     for text in [
-        &b"00000000noise"[..],
-        b"00000000noise",
-        b"00000000another",
+        &b"00000000=noise"[..],
+        b"00000000=noise",
+        b"00000000=another",
         b"ffffffffnoise",
         b"-0000000noise",
         b"noise",
