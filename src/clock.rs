@@ -17,6 +17,12 @@ impl BootTime {
         BootTime(nanos)
     }
 
+    /// The last multiple of `step` before it.
+    pub(crate) fn rounded_down(self, step: Duration) -> BootTime {
+        let step = u64::try_from(step.as_nanos()).unwrap_or(u64::MAX).max(1);
+        BootTime(self.0 - self.0 % step)
+    }
+
     pub(crate) fn since(self, earlier: BootTime) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -234,7 +234,14 @@ impl<'a> Attempt<'a> {
         let until = self.patience.deadline.map_or(look, |d| d.min(look));
         let wakes = match &self.mailbox {
             // While the server can't be used a wake is no news: the pace of trying again holds.
-            Some(mailbox) if self.trouble.is_none() => mailbox.wakes.clone(),
+            Some(mailbox) if self.trouble.is_none() => {
+                let is_cancelled = self.patience.cancellers.is_cancelled();
+                let wake = (!is_cancelled).then(|| self.core.inbox.read_for(mailbox, until));
+                if let Some(wake) = wake.flatten() {
+                    return Ok(Some(wake));
+                }
+                mailbox.wakes.clone()
+            }
             _ => never(),
         };
         match self.patience.cancellers.recv(&wakes, Some(until)) {

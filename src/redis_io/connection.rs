@@ -1,6 +1,7 @@
 //! One connection to one server: connects at first use, gives every command a time limit, and says when it is broken.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use redis::io::tcp::{TcpSettings, socket2};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, Value};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::redis_io::failure::{Failure, Reached};
+use crate::redis_io::failure::{Failure, Reached, is_interrupted};
 
 /// Longest we wait for one answer where nothing else is said.
 pub(crate) const DEFAULT_IO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -303,6 +304,32 @@ impl ManagedConnection {
             self.timeout_set = Some(io);
         }
         Ok(())
+    }
+
+    /// The next message of a subscription; `None` if there was none within `patience`.
+    pub(crate) fn message(&mut self, patience: Duration) -> redis::RedisResult<Option<String>> {
+        let is_set = self.timeout_set == Some(patience);
+        let Some(connection) = self.open.as_mut() else {
+            return Err(std::io::Error::from(std::io::ErrorKind::NotConnected).into());
+        };
+        let mut read = || {
+            if !is_set {
+                connection.set_read_timeout(Some(patience))?;
+            }
+            // Dropped, it would end the subscription.
+            ManuallyDrop::new(connection.as_pubsub()).get_message()
+        };
+        let read = read();
+        self.timeout_set = Some(patience);
+        match read {
+            Ok(message) => Ok(Some(message.get_payload().unwrap_or_default())),
+            // A signal, too, leaves the subscription as it was.
+            Err(e) if e.is_timeout() || is_interrupted(&e) => Ok(None),
+            Err(e) => {
+                self.broken = true;
+                Err(e)
+            }
+        }
     }
 
     pub(crate) fn failed(&mut self, reached: Reached, e: RedisError) -> Failure {

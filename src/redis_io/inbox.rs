@@ -10,25 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::redis_io::STACK;
+use crate::redis_io::connection::{Limits, Target};
+use crate::redis_io::listener::listen;
+use crate::redis_io::seat::Seat;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::{Condvar, Mutex};
-use redis::RedisResult;
 
-use crate::error::ErrorKind;
-use crate::redis_io::STACK;
-use crate::redis_io::connection::{Limits, ManagedConnection, Target};
-use crate::redis_io::failure::is_interrupted;
-
-/// How often the listener looks whether it is still wanted; no other thread can end its read.
-const SLICE: Duration = Duration::from_millis(100);
-/// After so long without a message the listener asks whether the connection still lives.
-const SILENCE: Duration = Duration::from_secs(4);
 /// After so long without a waiter the listener goes, and its connection with it.
 const IDLE: Duration = Duration::from_secs(20);
 /// After a refusal nobody asks for so long: rights may be given meanwhile.
 const DENIED: Duration = Duration::from_secs(60);
-/// Slowest pace of reconnecting.
-const SLOWEST_RETRY: Duration = Duration::from_secs(1);
 
 /// Told a word.
 type Heed = Box<dyn Fn(&str) + Send + Sync>;
@@ -46,31 +38,35 @@ pub(crate) struct Inbox {
     shared: Arc<Shared>,
 }
 
-struct Shared {
+pub(super) struct Shared {
     id: Arc<str>,
-    target: Arc<Target>,
-    limits: Limits,
+    pub(super) target: Arc<Target>,
+    pub(super) limits: Limits,
     /// A wake for it came that nobody here waits for any more.
     on_stray: Heed,
     /// Others wait for it.
     on_others: Heed,
     tickets: AtomicU32,
-    table: Mutex<Table>,
-    /// Told when the listener has to stop.
-    changed: Condvar,
+    pub(super) table: Mutex<Table>,
+    /// Told when the listener has to stop, or to read.
+    pub(super) changed: Condvar,
+    pub(super) seat: Seat,
 }
 
 #[derive(Default)]
-struct Table {
+pub(super) struct Table {
     /// A listener thread exists.
     running: bool,
     /// It is subscribed.
-    up: bool,
+    pub(super) up: bool,
     /// When the server refused the channel to this user: asking again is no use for a while.
-    denied: Option<Instant>,
-    stop: bool,
+    pub(super) denied: Option<Instant>,
+    pub(super) stop: bool,
+    /// Until then the listener leaves the reading to those who wait, unless it is told not to.
+    pub(super) rest_until: Option<Instant>,
+    pub(super) read_now: bool,
     /// By the number of the wait, which is the end of its ticket.
-    waiting: HashMap<u32, Sender<Wake>>,
+    pub(super) waiting: HashMap<u32, Sender<Wake>>,
     last_waiter: Option<Instant>,
 }
 
@@ -84,7 +80,7 @@ pub(crate) struct Ticket {
 
 /// Where one wait gets its wakes. Dropped: no longer waiting.
 pub(crate) struct Mailbox {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     number: u32,
     pub(crate) wakes: Receiver<Wake>,
 }
@@ -113,6 +109,7 @@ impl Inbox {
                 tickets: AtomicU32::new(0),
                 table: Mutex::default(),
                 changed: Condvar::new(),
+                seat: Seat::default(),
             }),
         }
     }
@@ -207,11 +204,11 @@ impl Drop for Gone<'_> {
 }
 
 impl Shared {
-    fn channel(&self) -> String {
+    pub(super) fn channel(&self) -> String {
         format!("leasehold:inbox:{}", self.id)
     }
 
-    fn wake(&self, message: &str) {
+    pub(super) fn wake(&self, message: &str) {
         let Some((number, what, word)) = read_message(message) else {
             return;
         };
@@ -235,7 +232,7 @@ impl Shared {
     }
 
     /// Wakes may have been lost: everybody looks for himself.
-    fn wake_all(&self) {
+    pub(super) fn wake_all(&self) {
         let table = self.table.lock();
         for tx in table.waiting.values() {
             let _ = tx.try_send(Wake::Look);
@@ -243,7 +240,7 @@ impl Shared {
     }
 
     /// Whether the listener has nothing left to do; if so it is marked as gone, before anybody can count on it again.
-    fn may_go(&self) -> bool {
+    pub(super) fn may_go(&self) -> bool {
         let mut table = self.table.lock();
         let idle =
             table.waiting.is_empty() && table.last_waiter.is_none_or(|t| t.elapsed() >= IDLE);
@@ -256,7 +253,7 @@ impl Shared {
         false
     }
 
-    fn set_up(&self, up: bool) {
+    pub(super) fn set_up(&self, up: bool) {
         self.table.lock().up = up;
     }
 }
@@ -276,95 +273,5 @@ fn read_message(message: &str) -> Option<(u32, Option<Wake>, &str)> {
             Some((number, Some(Wake::Given(reply.into())), word))
         }
         _ => None,
-    }
-}
-
-/// The listener: subscribes, passes wakes on, reconnects; until nobody waits any more.
-fn listen(shared: &Shared) {
-    let mut pause = Duration::from_millis(20);
-    loop {
-        let mut connection = ManagedConnection::new(shared.target.clone());
-        match subscribe_and_read(shared, &mut connection) {
-            Ok(()) => return,
-            Err(e) => {
-                let was_up = shared.table.lock().up;
-                shared.set_up(false);
-                if e.kind() == ErrorKind::AccessDenied {
-                    log::warn!(target: "leasehold::inbox", "no wakes for this client, waiters poll: {e}");
-                    shared.table.lock().denied = Some(Instant::now());
-                } else {
-                    log::debug!(target: "leasehold::inbox", "{e}");
-                }
-                if was_up {
-                    pause = Duration::from_millis(20);
-                }
-            }
-        }
-        let until = Instant::now() + pause;
-        let mut table = shared.table.lock();
-        while !table.stop && Instant::now() < until {
-            shared.changed.wait_until(&mut table, until);
-        }
-        drop(table);
-        if shared.may_go() {
-            return;
-        }
-        pause = (pause * 2).min(SLOWEST_RETRY);
-    }
-}
-
-/// `Ok` when the listener is no longer wanted.
-fn subscribe_and_read(
-    shared: &Shared,
-    connection: &mut ManagedConnection,
-) -> Result<(), crate::error::Error> {
-    connection.connect(shared.limits.connect)?;
-    connection.set_timeout(shared.limits.io)?;
-    let outcome = connection.exchange(|c| {
-        subscribe(c, &shared.channel())?;
-        let mut pubsub = c.as_pubsub();
-        pubsub.set_read_timeout(Some(SLICE))?;
-        shared.set_up(true);
-        shared.wake_all();
-        read(shared, &mut pubsub)
-    });
-    outcome.map_err(|e| connection.answered(e).error)
-}
-
-/// By hand: the package's own `subscribe` takes an error reply, a user without rights for instance, for a success.
-fn subscribe(connection: &mut redis::Connection, channel: &str) -> RedisResult<()> {
-    let subscribe = redis::cmd("SUBSCRIBE").arg(channel).get_packed_command();
-    connection.send_packed_command(&subscribe)?;
-    match connection.recv_response()? {
-        redis::Value::ServerError(e) => Err(e.into()),
-        _ => Ok(()),
-    }
-}
-
-fn read(shared: &Shared, pubsub: &mut redis::PubSub<'_>) -> RedisResult<()> {
-    let mut heard = Instant::now();
-    loop {
-        match pubsub.get_message() {
-            Ok(message) => {
-                heard = Instant::now();
-                if let Ok(message) = message.get_payload::<String>() {
-                    shared.wake(&message);
-                }
-            }
-            // A signal, too, leaves the subscription as it was.
-            Err(e) if e.is_timeout() || is_interrupted(&e) => {
-                if shared.may_go() {
-                    return Ok(());
-                }
-                if heard.elapsed() >= SILENCE {
-                    // A connection that is cut without a word would stay silent for ever.
-                    pubsub.set_read_timeout(Some(shared.limits.io))?;
-                    pubsub.ping::<redis::Value>()?;
-                    pubsub.set_read_timeout(Some(SLICE))?;
-                    heard = Instant::now();
-                }
-            }
-            Err(e) => return Err(e),
-        }
     }
 }
