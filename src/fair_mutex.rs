@@ -27,11 +27,11 @@ use crate::wait::Wait;
 /// [`try_lock`](FairMutex::try_lock). It is the same lock as the [`Mutex`](crate::Mutex) of its name, and other libraries' locks
 /// on that key: those don't queue. They exclude each other as ever, but one of them may take the lock whenever it finds it free,
 /// which it is when a holder's lease ran out, or it was released without anybody in the queue; and a plain `Mutex` that waits
-/// has its place, too, but is only told that the lock is free when its turn comes. A client whose user has no rights on channels
+/// has its place in the queue, one for all threads of its process. A client whose user has no rights on channels
 /// can't be called: it gets the lock when nobody else waits for it.
 ///
-/// Order costs time: each hand-over goes from one process to another, where a [`Mutex`](crate::Mutex) that comes back at the
-/// right moment has it at once.
+/// Order costs time: each hand-over goes over the server, where a [`Mutex`](crate::Mutex) goes from thread to thread of one
+/// process.
 ///
 /// # Differences from `Mutex`
 ///

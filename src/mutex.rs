@@ -32,8 +32,10 @@ use crate::wait::Wait;
 ///
 /// # Fairness
 ///
-/// None is promised: a release wakes the longest waiter, but a newcomer may be faster. Within one process, threads get their
-/// turn in order of arrival.
+/// A release gives the lock to the process that has waited longest. Within one process, threads get their turn in order of
+/// arrival, but for half a millisecond at a time, in which one that comes back at once has it again, and a process hands it on among
+/// its threads until another one has waited for [10 ms](crate::ClientBuilder::local_hand_over). A newcomer may find it free when
+/// a lease has run out. For strict order over all threads of all processes there is [`FairMutex`](crate::FairMutex).
 ///
 /// # Differences from `std::sync::Mutex`
 ///
