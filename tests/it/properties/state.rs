@@ -22,6 +22,8 @@ pub(super) struct Waiter {
     pub(super) want: String,
     pub(super) claim: Option<i64>,
     pub(super) token: String,
+    /// For who is given a word: how many fencing tokens to reserve, the lowest, label and kind.
+    pub(super) grant: Option<(u64, u64, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,8 +172,8 @@ impl State {
         self.holder.as_deref() == Some(&token[..8])
     }
 
-    /// A grant of the lock to one alone.
-    pub(super) fn grant(&mut self, token: &str, fencing: u64, text: &str, now: i64) {
+    /// A grant of the lock to one alone, with so many fencing tokens more.
+    pub(super) fn grant(&mut self, token: &str, fencing: u64, more: u64, text: &str, now: i64) {
         let (label, kind) = text.split_once('\n').unwrap();
         self.earlier = self.mark.clone();
         self.mark = Mark {
@@ -179,7 +181,7 @@ impl State {
             token: fencing,
             label: label.into(),
         };
-        self.last = fencing;
+        self.last = fencing + more;
         self.since = now;
         self.holder = Some(id(token));
         self.kind = kind.into();
@@ -228,7 +230,7 @@ impl State {
         let there = self.waiters.iter_mut().find(|w| {
             let same = (&w.ticket, &w.want, &w.claim, &w.token)
                 == (&waiter.ticket, &waiter.want, &waiter.claim, &waiter.token);
-            same && w.heard >= now - SILENT
+            same && w.grant == waiter.grant && w.heard >= now - SILENT
         });
         let Some(there) = there else { return false };
         there.heard = now;
@@ -253,8 +255,14 @@ impl State {
 impl Waiter {
     fn read(s: &str) -> Option<Waiter> {
         let mut parts = s.split(',');
+        let grant = parts.clone().skip(6).collect::<Vec<_>>();
+        let grant = match grant[..] {
+            [block, floor, text] => Some((block.parse().ok()?, floor.parse().ok()?, plain(text))),
+            _ => None,
+        };
         let mut next = || parts.next().map(str::to_owned);
         Some(Waiter {
+            grant,
             ticket: next()?,
             arrived: next()?.parse().ok()?,
             heard: next()?.parse().ok()?,
@@ -272,7 +280,26 @@ impl Waiter {
     pub(super) fn message(&self, word: &str) -> (String, String) {
         (
             self.inbox().to_owned(),
-            format!("{}{word}", &self.ticket[32..]),
+            format!("{}={word}", &self.ticket[32..]),
         )
     }
+
+    pub(super) fn is_silent(&self, now: i64) -> bool {
+        self.heard < now - SILENT
+    }
+}
+
+/// As it stands in an entry.
+pub(super) fn escaped(text: &str) -> String {
+    text.replace('%', "%25")
+        .replace(',', "%2c")
+        .replace(';', "%3b")
+        .replace('\n', "%0a")
+}
+
+fn plain(text: &str) -> String {
+    text.replace("%0a", "\n")
+        .replace("%3b", ";")
+        .replace("%2c", ",")
+        .replace("%25", "%")
 }

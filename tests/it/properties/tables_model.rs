@@ -185,7 +185,7 @@ impl Model {
             table.state.mark.told()
         };
         if alone && !table.state.is_held_by(token) {
-            table.state.grant(token, fencing, text, now);
+            table.state.grant(token, fencing, 0, text, now);
         } else if before == 0 {
             table.state.last = fencing;
             if alone {
@@ -235,7 +235,7 @@ impl Model {
             let keep = call.ttl.max(as_it_was.keep());
             self.save(as_it_was, keep);
             let soonest = soonest.unwrap_or(86_400_000);
-            return Said::Held(soonest, String::new(), 0, None);
+            return Said::Held(soonest, String::new(), 0, None, None);
         }
         let mine = table.leases.contains_key(&call.token);
         if let Want::Upgrade(old) = &call.want
@@ -310,7 +310,13 @@ impl Model {
             let keep = call.ttl.max(table.keep());
             self.save(table, keep);
         }
-        Said::Held(soonest.unwrap_or(86_400_000), String::new(), waiters, None)
+        Said::Held(
+            soonest.unwrap_or(86_400_000),
+            String::new(),
+            waiters,
+            None,
+            None,
+        )
     }
 
     pub(super) fn downgrade(&mut self, call: &Acquire, old: &str) -> Said {

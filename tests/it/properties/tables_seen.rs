@@ -14,7 +14,7 @@ impl Model {
     /// A reply; where it is about when a lease runs out, it may be too early.
     pub(super) fn said_is(said: &Said, seen: &Value) -> bool {
         match (said, seen) {
-            (Said::Held(left, _, waiters, _), Value::Array(parts)) => {
+            (Said::Held(left, _, waiters, ..), Value::Array(parts)) => {
                 parts.len() == 4
                     && parts[0] == Value::Int(0)
                     && matches!(parts[1], Value::Int(l) if l >= 0 && (l <= *left || near(l, *left)))

@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 
-use super::state::{CLEAN, MARKED};
+use super::state::{CLEAN, MARKED, escaped};
 use super::words_model::{Acquire, DATA, LATER, Lock, Model, Said, Slot};
 use super::words_ops::{Client, How, Op, STEPS, TTLS, Used, op};
 use super::world::{SLOP, Seen, World, check};
@@ -79,8 +79,13 @@ impl Case<'_, '_> {
             format!("{:016}", acquire.floor),
             acquire.keep.to_string(),
         ];
-        if let Some(ticket) = &acquire.ticket {
-            args.extend([ticket.clone(), acquire.entry.clone()]);
+        match &acquire.ticket {
+            Some(ticket) => args.extend([ticket.clone(), acquire.entry.clone()]),
+            None if acquire.block > 0 => args.extend([String::new(), String::new()]),
+            None => {}
+        }
+        if acquire.block > 0 {
+            args.push(acquire.block.to_string());
         }
         match how {
             How::Mutex => {
@@ -98,14 +103,24 @@ impl Case<'_, '_> {
         }
     }
 
-    fn release(&mut self, used: &Used, mark: char, rest: bool, twice: bool) -> (Said, Seen) {
+    fn release(
+        &mut self,
+        used: &Used,
+        mark: char,
+        last: Option<(u64, String)>,
+        rest: bool,
+        twice: bool,
+    ) -> (Said, Seen) {
         let keep = if mark == 'C' { CLEAN } else { MARKED };
-        let rest = if rest && used.how == How::Mutex {
+        let rest = if rest && used.how == How::Mutex && last.is_none() {
             TTLS[0]
         } else {
             0
         };
-        let mut args = vec![used.token.clone(), mark.into(), keep.to_string()];
+        let how = last.as_ref().map_or(mark.into(), |(last, label)| {
+            format!("{mark}{last:016}{label}")
+        });
+        let mut args = vec![used.token.clone(), how, keep.to_string()];
         if rest > 0 || twice {
             args.push(rest.to_string());
         }
@@ -120,7 +135,10 @@ impl Case<'_, '_> {
         let seen = self.call(script, &used.words, &args);
         let mut all = true;
         for &i in &used.words {
-            all &= self.model.release(i, &used.token, mark, keep, rest, twice);
+            let last = last.as_ref();
+            all &= self
+                .model
+                .release(i, &used.token, mark, last, keep, rest, twice);
         }
         (Said::Int(all.into()), seen)
     }
@@ -144,6 +162,7 @@ impl Case<'_, '_> {
                 waits,
                 ttl,
                 floor,
+                block,
             } => {
                 let floor = match floor {
                     0 => 0,
@@ -164,23 +183,41 @@ impl Case<'_, '_> {
                     how,
                 };
                 let used = client.used.get_or_insert(fresh).clone();
-                let entry = if used.how == How::Fair {
-                    format!("f,3000,{}", used.token)
+                let block = if block && used.how == How::Mutex {
+                    50
                 } else {
-                    ",,".into()
+                    0
+                };
+                let mut text = format!("client {n}, of; 100%\n{:?}", used.how);
+                if block > 0 {
+                    text = format!("{text}\t{}", client.inbox);
+                }
+                let word_entry = |want: &str| {
+                    let text = escaped(&text);
+                    format!("{want},{},{block},{floor:016},{text}", used.token)
+                };
+                let entry = match used.how {
+                    How::Fair => word_entry("f,3000"),
+                    How::Mutex => word_entry("m,2000"),
+                    How::All => ",,".into(),
                 };
                 let acquire = Acquire {
                     token: used.token.clone(),
                     ttl: TTLS[ttl],
-                    text: format!("client {n}\n{:?}", used.how),
+                    text,
                     floor,
                     keep: TTLS[ttl] + MARKED,
                     ticket: waits.then(|| client.ticket.clone()),
                     entry,
+                    block,
                 };
                 let (said, seen) = self.acquire(used.how, &used.words, &acquire);
                 let client = &mut self.clients[n];
                 client.holds = matches!(said, Said::Granted(_));
+                client.block = match &said {
+                    Said::Granted(reply) if reply.contains('\n') => self.model.given,
+                    _ => None,
+                };
                 client.seen = client.seen.max(self.model.given.unwrap_or(0));
                 if said == Said::Code(-1) {
                     client.start_anew();
@@ -202,6 +239,7 @@ impl Case<'_, '_> {
                     keep: TTLS[0] + MARKED,
                     ticket: None,
                     entry: String::new(),
+                    block: 0,
                 };
                 let (said, seen) = self.acquire(used.how, &used.words, &acquire);
                 assert!(!matches!(said, Said::Granted(_)), "granted to a dead token");
@@ -228,20 +266,30 @@ impl Case<'_, '_> {
                 mark,
                 rest,
                 twice,
+                more,
+                handed,
             } => {
                 let client = self.one_that(client, |c| c.holds)?;
                 let client = &mut self.clients[client];
                 let used = client.used.clone()?;
+                let last = client.block.map(|first| {
+                    let label = if handed && mark != 'C' {
+                        "the last, 1%"
+                    } else {
+                        ""
+                    };
+                    (first + more, label.to_owned())
+                });
                 client.start_anew();
                 client.released = Some(used.clone());
                 client.dead = Some(used.clone());
-                let (said, seen) = self.release(&used, mark, rest, twice);
+                let (said, seen) = self.release(&used, mark, last, rest, twice);
                 Some((Some(said), seen))
             }
             Op::ReleaseAgain { client } => {
                 let client = self.one_that(client, |c| c.released.is_some())?;
                 let used = self.clients[client].released.clone()?;
-                let (said, seen) = self.release(&used, 'C', false, true);
+                let (said, seen) = self.release(&used, 'C', None, false, true);
                 Some((Some(said), seen))
             }
             Op::Leave {

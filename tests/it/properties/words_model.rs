@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use redis::Value;
 
-use super::state::{CLEAN, Mark, State, id};
+use super::state::{CLEAN, MARKED, Mark, State, Waiter, id};
 use super::world::Seen;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub(super) struct Model {
     pub(super) from: i64,
     pub(super) to: i64,
     pub(super) given: Option<u64>,
+    /// What was sent.
+    sent: Vec<(String, String)>,
 }
 
 /// One acquire.
@@ -62,12 +64,15 @@ pub(super) struct Acquire {
     pub(super) keep: i64,
     pub(super) ticket: Option<String>,
     pub(super) entry: String,
+    /// How many fencing tokens are to be reserved, if more than one.
+    pub(super) block: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     Granted(String),
-    Held(i64, String, i64, Option<String>),
+    /// For how long still, by whom, how many wait; which word, of several; the last fencing token, of one.
+    Held(i64, String, i64, Option<String>, Option<u64>),
     Renewed(i64),
     Code(i64),
     CodeOf(i64, String),
@@ -93,6 +98,7 @@ impl Model {
             from: 0,
             to: 0,
             given: None,
+            sent: Vec::new(),
         }
     }
 
@@ -109,6 +115,7 @@ impl Model {
                 .and_then(|token| token.parse().ok()),
             _ => None,
         };
+        self.sent.clone_from(&seen.messages);
         self.messages.clear();
     }
 
@@ -131,43 +138,84 @@ impl Model {
         }
     }
 
-    /// A fencing token above all others: the server's time, or `least` if that is above it.
-    fn fencing(&self, least: u64) -> u64 {
+    /// A fencing token above all others: the server's time, or `least` if that is above it. As it was seen, if it may be.
+    fn fencing(&self, least: u64, seen: Option<u64>) -> u64 {
         let at_least = least.max(u64::try_from(self.from).unwrap());
         let at_most = least.max(u64::try_from(self.to).unwrap());
-        self.given.unwrap_or(at_least).clamp(at_least, at_most)
+        seen.unwrap_or(at_least).clamp(at_least, at_most)
     }
 
-    /// Lets the first that listens have the word, or know that it is free; up to `me`, if there is one, and then only those
-    /// who queue.
-    fn pass_on(&mut self, i: usize, me: Option<&str>) -> bool {
-        let Slot::Ours(state, _) = &mut self.words[i].slot else {
+    /// Grants the word to one who waits, in a state that nobody has, and tells him, if he listens. Whether he does.
+    fn give(&mut self, i: usize, mut state: Box<State>, w: &Waiter) -> bool {
+        let now = self.now();
+        if !self.listening.contains(w.inbox()) {
             return false;
-        };
-        let listening = &self.listening;
-        let mut before_me = state
-            .waiters
-            .iter()
-            .take_while(|w| Some(&*w.ticket) != me)
-            .filter(|w| listening.contains(w.inbox()) && (w.want == "f" || me.is_none()));
-        let Some(next) = before_me.next().cloned() else {
-            return false;
-        };
-        state.leave(&next.ticket);
-        self.messages.push(next.message(&self.keys[2 * i]));
-        if next.want == "f" {
-            let ends = self.now() + next.claim.unwrap();
-            self.words[i].lock = Lock::Held(next.token, ends);
         }
+        let (block, floor, text) = w.grant.clone().unwrap();
+        let head = format!("{}+", &w.ticket[32..]);
+        let word = self.keys[2 * i].clone();
+        let is_it = |(to, message): &&(String, String)| {
+            to == w.inbox() && message.starts_with(&head) && message.ends_with(&word)
+        };
+        let seen = self.sent.iter().find(is_it);
+        let seen = seen.and_then(|(_, message)| message.get(13..29)?.parse().ok());
+        let fencing = self.fencing(floor.max(state.last + 1), seen);
+        state.leave(&w.ticket);
+        let mut reply = format!("{fencing:016}{}", state.mark.told());
+        if block > 0 {
+            reply.push_str(if state.waiters.is_empty() {
+                "\n"
+            } else {
+                "\n1"
+            });
+        }
+        self.messages.push((
+            w.inbox().to_owned(),
+            format!("{head}{:04}{reply}{word}", reply.len()),
+        ));
+        state.grant(&w.token, fencing, block.saturating_sub(1), &text, now);
+        let claim = w.claim.unwrap();
+        self.words[i].lock = Lock::Held(w.token.clone(), now + claim);
+        self.words[i].slot = Slot::Ours(state, now + claim + MARKED);
         true
     }
 
-    /// The word is free: writes the state, and the next one learns of it.
-    fn wake(&mut self, i: usize, mut state: Box<State>, keep: i64) {
+    /// Lets the first that listens have the word, or know that it is free; up to `me`, if there is one, and then only those
+    /// who queue. The state is as it is while nobody has the word.
+    fn pass_on(&mut self, i: usize, mut state: Box<State>, keep: i64, me: Option<&str>) {
         let now = self.now();
         state.forget_silent(now);
-        self.words[i].slot = Slot::Ours(state, now + keep);
-        self.pass_on(i, None);
+        let mut given = false;
+        for w in state.waiters.clone() {
+            if Some(&*w.ticket) == me {
+                break;
+            }
+            if w.want == "f" || w.want == "m" && me.is_none() {
+                if self.give(i, state.clone(), &w) {
+                    return;
+                }
+                given = true;
+            } else if w.want.is_empty() && me.is_none() && self.listening.contains(w.inbox()) {
+                self.messages.push(w.message(&self.keys[2 * i]));
+                state.leave(&w.ticket);
+                break;
+            }
+        }
+        if me.is_none() || given {
+            self.words[i].lock = Lock::Free;
+            self.words[i].slot = Slot::Ours(state, now + keep);
+        }
+    }
+
+    /// Who holds it and wants to hear of others hears of one more.
+    fn warn(&mut self, i: usize) {
+        let (state, _) = self.state(i);
+        if let Some((_, inbox)) = state.kind.split_once('\t')
+            && self.listening.contains(inbox)
+        {
+            let message = format!("ffffffff!{}", self.keys[2 * i]);
+            self.messages.push((inbox.to_owned(), message));
+        }
     }
 
     fn refusal(slot: &Slot, name: &str) -> Option<Said> {
@@ -202,10 +250,14 @@ impl Model {
             self.words[i].slot = Slot::Ours(state, ends.unwrap_or(now + CLEAN));
             return 0;
         }
+        let is_new = state.waiters.iter().all(|w| w.ticket != *ticket);
         state.forget_silent(now);
         state.register(ticket, &call.entry, now);
         let waiters = state.waiters.len();
         self.words[i].slot = Slot::Ours(state, ends.unwrap_or(now + CLEAN));
+        if !of_several || is_new {
+            self.warn(i);
+        }
         i64::try_from(waiters).unwrap()
     }
 
@@ -213,43 +265,60 @@ impl Model {
         let now = self.now();
         if fair
             && self.words[i].lock == Lock::Free
-            && let Slot::Ours(state, ends) = self.words[i].slot.clone()
+            && let Slot::Ours(state, _) = self.words[i].slot.clone()
+            && !state.waiters.is_empty()
         {
-            let mut live = state.clone();
-            live.forget_silent(now);
-            self.words[i].slot = Slot::Ours(live, ends);
             let me = call.ticket.clone().unwrap_or_default();
-            if !self.pass_on(i, Some(&me)) {
-                self.words[i].slot = Slot::Ours(state, ends);
-            }
+            let keep = state.keep();
+            self.pass_on(i, state, keep, Some(&me));
         }
         if let Some(refusal) = Model::refusal(&self.words[i].slot, "state") {
             return refusal;
         }
-        let (mut state, _) = self.state(i);
+        let (mut state, kept) = self.state(i);
         if state.is_dead(&call.token) {
             return Said::Code(-1);
         }
+        let wanted_by = |state: &State| match (call.block, state.waiters.is_empty()) {
+            (0, _) => "",
+            (_, true) => "\n",
+            (_, false) => "\n1",
+        };
         match self.words[i].lock.clone() {
             Lock::List => return Said::WrongType,
             Lock::Data => return key("word"),
             Lock::Held(by, ends) if by != call.token => {
                 let waiters = self.register(i, call, false);
-                return Said::Held(ends - now, by, waiters, None);
+                return Said::Held(ends - now, by, waiters, None, Some(state.last));
             }
             Lock::Held(by, ends) => {
                 // The same call again, or the word was given to it.
                 self.words[i].lock = Lock::Held(by, ends.max(now + call.ttl));
                 if state.is_held_by(&call.token) {
-                    return Said::Granted(format!("{:016}{}", state.last, state.earlier.told()));
+                    let (first, earlier) = (state.mark.token, state.earlier.told());
+                    let others = if state.last > first {
+                        wanted_by(&state)
+                    } else {
+                        ""
+                    };
+                    let kept = kept.unwrap_or(0).max(now + call.keep);
+                    self.words[i].slot = Slot::Ours(state, kept);
+                    return Said::Granted(format!("{first:016}{earlier}{others}"));
                 }
             }
             Lock::Free => self.words[i].lock = Lock::Held(call.token.clone(), now + call.ttl),
         }
-        let fencing = self.fencing(call.floor.max(state.last + 1));
-        let reply = format!("{fencing:016}{}", state.mark.told());
-        state.grant(&call.token, fencing, &call.text, now);
+        let fencing = self.fencing(call.floor.max(state.last + 1), self.given);
+        let learned = state.mark.told();
+        state.grant(
+            &call.token,
+            fencing,
+            call.block.saturating_sub(1),
+            &call.text,
+            now,
+        );
         state.wait_no_more(call.ticket.as_deref().unwrap_or(""), &call.token);
+        let reply = format!("{fencing:016}{learned}{}", wanted_by(&state));
         self.words[i].slot = Slot::Ours(state, now + call.keep);
         Said::Granted(reply)
     }
@@ -294,19 +363,19 @@ impl Model {
                     state.leave(ticket);
                     if self.words[i].lock == Lock::Free && !state.waiters.is_empty() {
                         let keep = state.keep();
-                        self.wake(i, state, keep);
+                        self.pass_on(i, state, keep, None);
                     } else if stood_here {
                         self.words[i].slot = Slot::Ours(state, ends);
                     }
                 }
             }
-            return Said::Held(ends - now, by, waiters, Some(name));
+            return Said::Held(ends - now, by, waiters, Some(name), None);
         }
         let again = ours == words.len();
         let fencing = if again {
             self.state(words[0]).0.last
         } else {
-            self.fencing(least)
+            self.fencing(least, self.given)
         };
         let mut worst = Mark::none();
         let badness = |letter: char| "NCPA".find(letter);
@@ -326,7 +395,7 @@ impl Model {
             };
             self.words[i].lock = Lock::Held(call.token.clone(), until);
             if !again {
-                state.grant(&call.token, fencing, &call.text, now);
+                state.grant(&call.token, fencing, 0, &call.text, now);
                 state.leave(call.ticket.as_deref().unwrap_or(""));
                 self.words[i].slot = Slot::Ours(state, now + call.keep);
             }
@@ -358,12 +427,14 @@ impl Model {
         Said::Code(i64::from(self.is_ours(words, token)))
     }
 
-    /// `rest`: for how long the key stays (ms). `twice`: the acquire was sent more than once.
+    /// `last`: the last token that was used, of several; and by whom, if it did not end well. `rest`: for how long the key stays
+    /// (ms). `twice`: the acquire was sent more than once.
     pub(super) fn release(
         &mut self,
         i: usize,
         token: &str,
         mark: char,
+        last: Option<&(u64, String)>,
         keep: i64,
         rest: i64,
         twice: bool,
@@ -387,14 +458,28 @@ impl Model {
         }
         let (mut state, _) = self.state(i);
         state.bury(token, true, twice);
+        if let Some((last, label)) = last {
+            (state.last, state.mark.token) = (*last, *last);
+            if !label.is_empty() {
+                state.mark.label.clone_from(label);
+            }
+        }
         state.release(mark);
+        let has_label = last.is_some_and(|(_, label)| !label.is_empty());
         if rest > 0 {
             let tombstone = format!("lh:rest:{:016}", state.last);
             self.words[i].lock = Lock::Held(tombstone, now + rest);
             self.words[i].slot = Slot::Ours(state, now + keep + rest);
-        } else {
-            self.wake(i, state, keep);
+            return true;
         }
+        // Nearly always the first has it: then nobody looks who else is there.
+        let first = state.waiters.first().filter(|w| !w.is_silent(now)).cloned();
+        if let Some(first) = first.filter(|w| !twice && !has_label && !w.want.is_empty())
+            && self.give(i, state.clone(), &first)
+        {
+            return true;
+        }
+        self.pass_on(i, state, keep, None);
         true
     }
 
@@ -429,7 +514,7 @@ impl Model {
         let keep = state.keep();
         let is_free = self.words[i].lock == Lock::Free;
         if is_free && !state.waiters.is_empty() {
-            self.wake(i, state, keep);
+            self.pass_on(i, state, keep, None);
         } else if state != before {
             let now = self.now();
             let until = ends.filter(|_| !is_free).unwrap_or(now + keep);
@@ -461,7 +546,7 @@ impl Model {
         state.holder = None;
         self.words[i].lock = Lock::Free;
         let keep = state.keep();
-        self.wake(i, state, keep);
+        self.pass_on(i, state, keep, None);
         Said::Code(1)
     }
 }

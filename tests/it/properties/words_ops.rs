@@ -25,6 +25,7 @@ pub(super) enum Op {
         waits: bool,
         ttl: usize,
         floor: u64,
+        block: bool,
     },
     AcquireDead {
         client: usize,
@@ -38,6 +39,9 @@ pub(super) enum Op {
         mark: char,
         rest: bool,
         twice: bool,
+        /// How many of its tokens it used beside the first, and whether the last one was somebody else.
+        more: u64,
+        handed: bool,
     },
     ReleaseAgain {
         client: usize,
@@ -91,18 +95,21 @@ pub(super) fn op<const N: usize>(hows: [How; N]) -> impl Strategy<Value = Op> {
         prop::bool::weighted(0.7),
         0..3_usize,
         floor,
+        prop::bool::weighted(0.3),
     );
     let release = (
         client.clone(),
         proptest::sample::select(&['C', 'C', 'P', 'A'][..]),
         prop::bool::weighted(0.1),
+        prop::bool::weighted(0.3),
+        0..40_u64,
         any::<bool>(),
     );
     prop_oneof![
-        40 => acquire.prop_map(|(client, how, words, waits, ttl, floor)| Op::Acquire { client, how, words, waits, ttl, floor }),
+        40 => acquire.prop_map(|(client, how, words, waits, ttl, floor, block)| Op::Acquire { client, how, words, waits, ttl, floor, block }),
         3 => client.clone().prop_map(|client| Op::AcquireDead { client }),
         5 => (client.clone(), 0..3_usize).prop_map(|(client, ttl)| Op::Renew { client, ttl }),
-        20 => release.prop_map(|(client, mark, rest, twice)| Op::Release { client, mark, rest, twice }),
+        20 => release.prop_map(|(client, mark, rest, twice, more, handed)| Op::Release { client, mark, rest, twice, more, handed }),
         3 => client.clone().prop_map(|client| Op::ReleaseAgain { client }),
         8 => (client.clone(), any::<bool>(), any::<bool>()).prop_map(|(client, with_token, sure)| Op::Leave { client, with_token, sure }),
         3 => word.clone().prop_map(|word| Op::Force { word }),
@@ -134,6 +141,8 @@ pub(super) struct Client {
     pub(super) ticket: String,
     pub(super) used: Option<Used>,
     pub(super) holds: bool,
+    /// The first fencing token of a block.
+    pub(super) block: Option<u64>,
     /// Highest fencing token so far.
     pub(super) seen: u64,
     pub(super) released: Option<Used>,
@@ -150,6 +159,7 @@ impl Client {
             ticket: String::new(),
             used: None,
             holds: false,
+            block: None,
             seen: 0,
             released: None,
             dead: None,
@@ -164,5 +174,6 @@ impl Client {
         self.ticket = format!("{}{:08x}", self.inbox, self.made);
         self.used = None;
         self.holds = false;
+        self.block = None;
     }
 }

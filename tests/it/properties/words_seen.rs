@@ -15,14 +15,15 @@ impl Said {
         };
         match self {
             Said::Granted(what) => matches!(seen, Value::BulkString(_)) && text(seen) == *what,
-            Said::Held(left, by, waiters, word) => {
+            Said::Held(left, by, waiters, word, last) => {
                 let list = list();
-                list.len() == 4 + usize::from(word.is_some())
+                list.len() == 4 + usize::from(word.is_some()) + 2 * usize::from(last.is_some())
                     && list[0] == Value::Int(0)
                     && near(number(&list[1]), *left)
                     && text(&list[2]) == *by
                     && number(&list[3]) == *waiters
                     && word.as_ref().is_none_or(|word| text(&list[4]) == *word)
+                    && last.is_none_or(|last| text(&list[5]) == format!("{last:016}"))
             }
             Said::Renewed(left) => {
                 matches!(&*list(), [Value::Int(1), Value::Int(l)] if near(*l, *left))

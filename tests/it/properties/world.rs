@@ -36,7 +36,7 @@ local function less(n) return string.format('%.0f', math.max(0, n - by)) end
 local function waiters(s)
   local head, rest = string.match(s, '^(1.*\\n.*\\n.*\\n)([^\\n]*)$')
   if not head then return s end
-  return head .. string.gsub(rest, '(%x+),(%d+),(%d+),', function(t, a, b) return t .. ',' .. less(a) .. ',' .. less(b) .. ',' end)
+  return head .. string.gsub(rest, '(%x+),(%d%d%d%d%d%d%d%d%d%d%d%d%d),(%d%d%d%d%d%d%d%d%d%d%d%d%d),', function(t, a, b) return t .. ',' .. less(a) .. ',' .. less(b) .. ',' end)
 end
 for _, key in ipairs(KEYS) do
   local kind, left = redis.call('TYPE', key).ok, redis.call('PTTL', key)
