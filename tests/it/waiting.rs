@@ -4,6 +4,7 @@ mod bounds;
 mod crowds;
 mod gaps;
 mod gate;
+mod hand_over;
 mod leaving;
 
 use std::thread::{self, JoinHandle};
@@ -19,6 +20,7 @@ pub(crate) const ROLES: &[Role] = &[
     ("waiting/wait", wait),
     ("waiting/ten_clients", crowds::ten_clients),
     ("waiting/thousand_names", crowds::thousand_names),
+    ("waiting/hand_on", hand_over::hand_on),
 ];
 
 const BOUND: Duration = Duration::from_secs(20);

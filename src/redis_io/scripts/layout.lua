@@ -217,13 +217,13 @@ local function pass_on(state, word, s, px, me)
   local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
   local _, _, _, waiters = texts(s)
   local list = live_waiters(waiters, now)
-  local left, given, mute = 0, false, false
+  local left, given = 0, false
   for i, w in ipairs(list) do
     if w[1] == me then
       break
     end
     local want = wish(w[4])
-    if want == 'f' or want and not me and not mute then
+    if want == 'f' or want and not me then
       local heard_by = give(word, state, s, clock, w[1], w[4], join_waiters(list, i))
       if heard_by == false and not me then
         -- Memory is full. Once something has been deleted it does not matter any more.
@@ -233,11 +233,11 @@ local function pass_on(state, word, s, px, me)
       if heard_by == false then
         break
       end
-      -- Where we may not publish, one who queues by himself finds out when he looks next, which is soon.
-      if heard_by and heard_by > 0 or heard_by == nil and want == 'f' then
+      -- Where we may not publish he finds out when he looks next. Left free, whoever is at it all the time would have it first.
+      if heard_by ~= 0 then
         return true
       end
-      given, mute = true, not heard_by
+      given = true
     elseif not want and not me then
       local heard_by = tell(w[1], word)
       if heard_by and heard_by > 0 then

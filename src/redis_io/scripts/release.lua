@@ -87,7 +87,7 @@ else
     if wish(rest) and silent < 5000 and silent > -5000 then
       local heard_by = give(KEYS[1], KEYS[2], released, clock, string.sub(released, at, at + 39), rest,
         string.sub(released, ends + 1))
-      if heard_by and heard_by > 0 then
+      if heard_by == nil or heard_by and heard_by > 0 then
         return 1
       end
     end
