@@ -122,6 +122,10 @@ impl<'a> Attempt<'a> {
     pub(super) fn run(&mut self) -> Result<Granted> {
         // One who upgrades is on the list in any case, so that a second one learns of him.
         let upgrades = self.wanted.way.replaces().is_some() && !self.patience.is_try;
+        if !self.patience.is_try && self.core.inbox.is_up() {
+            // Somebody here has waited a moment ago, so we may have to as well: then the first look registers us.
+            self.mailbox = Some(self.core.inbox.mailbox(&self.ticket));
+        }
         loop {
             let has_mailbox = self.mailbox.is_some();
             let is_reached = has_mailbox && self.core.inbox.is_up();

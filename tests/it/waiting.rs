@@ -4,6 +4,7 @@ mod bounds;
 mod crowds;
 mod gaps;
 mod gate;
+mod given;
 mod hand_over;
 mod leaving;
 
