@@ -20,11 +20,12 @@ pub(crate) struct Body {
 }
 
 /// What scripts share. Inside a branch it costs nothing to calls that don't take it. Those that include others come first.
-const SHARED: [(&str, &str); 4] = [
+const SHARED: [(&str, &str); 5] = [
     (
         "--#include acquire.lua",
         include_str!("scripts/acquire.lua"),
     ),
+    ("--#include enter.lua", include_str!("scripts/enter.lua")),
     ("--#include table.lua", include_str!("scripts/table.lua")),
     ("--#include layout.lua", include_str!("scripts/layout.lua")),
     ("--#include grant.lua", include_str!("scripts/grant.lua")),

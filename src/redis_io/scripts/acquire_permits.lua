@@ -7,9 +7,10 @@
 -- reply granted: fencing token (16 digits), N and zeros, in one string; {0, ms until a lease runs out, '', waiters or 0 if they were not counted} held;
 --       {-1} dead token; {-2, key} somebody's data; {-3, version} state of a later layout; {-4, limit} more than the limit,
 --       or another limit
+--#include enter.lua
 --#include table.lua
 local px, n, ticket = tonumber(ARGV[2]), tonumber(ARGV[8]), ARGV[6]
-local t, refused = open(ARGV[1])
+local t, refused = open(ARGV[1], read)
 if not t then
   return refused
 end

@@ -10,9 +10,10 @@
 -- reply granted: fencing token (16 digits), mark, mark's token (16 digits) and mark's label, in one string;
 --       {0, ms until a lease runs out, '', waiters or 0 if they were not counted} held; {-1} dead token; {-2, key} somebody's data;
 --       {-3, version} state of a later layout; {-5} another upgrader waits; {-6} the lease to be replaced is gone
+--#include enter.lua
 --#include table.lua
 local px, mode, ticket = tonumber(ARGV[2]), ARGV[8], ARGV[6]
-local t, refused = open(ARGV[1])
+local t, refused = open(ARGV[1], read)
 if not t then
   return refused
 end

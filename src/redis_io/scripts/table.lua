@@ -15,9 +15,9 @@ local function ms(n)
   return string.format('%.0f', n)
 end
 
--- Reads the table. Returns nothing, and the reply, for what is no table of ours.
-local function open(token)
-  local read = redis.pcall('HMGET', KEY, 's', 'x', 'h' .. token)
+-- Makes a table of what was read: s, x and the token's lease. Returns nothing, and the reply, for what is no table of ours.
+local function open(token, read)
+  read = read or redis.pcall('HMGET', KEY, 's', 'x', 'h' .. token)
   if read.err then
     return nil, string.find(read.err, 'WRONGTYPE', 1, true) and {-2, KEY} or read
   end

@@ -138,7 +138,7 @@ impl Case<'_, '_> {
             let last = last.as_ref();
             all &= self
                 .model
-                .release(i, &used.token, mark, last, keep, rest, twice);
+                .release(i, &used.token, (mark, last), keep, rest, twice);
         }
         (Said::Int(all.into()), seen)
     }

@@ -51,8 +51,9 @@ const NAMED: [(&str, &str); 20] = [
     ("set_permits", source!("set_permits")),
 ];
 
-const SHARED: [(&str, &str); 4] = [
+const SHARED: [(&str, &str); 5] = [
     ("--#include acquire.lua", source!("acquire")),
+    ("--#include enter.lua", source!("enter")),
     ("--#include table.lua", source!("table")),
     ("--#include layout.lua", source!("layout")),
     ("--#include grant.lua", source!("grant")),
