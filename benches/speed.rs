@@ -1,117 +1,94 @@
-//! What a lock costs against the bare commands that it can't do without: `cargo bench --bench speed`.
+//! What locks cost against the least that they could: `cargo bench --bench speed [-- --json --quick NAME…]`.
 //!
-//! Server and client are pinned to different cores where there are two, as on two hosts. Each round times the floor and the
-//! lock in turn, so that a machine that drifts drifts for both; the ratio of the medians is what counts.
+//! Each thing is timed beside its floor, in turn, in one run, so that a machine that drifts drifts for both; the ratio of the
+//! medians is what counts. Server and clients are pinned to a core each where there are two, as on two hosts.
+
+#[path = "speed/child.rs"]
+mod child;
+#[path = "speed/crowds.rs"]
+mod crowds;
+#[path = "speed/floor.rs"]
+mod floor;
+#[path = "speed/handoff.rs"]
+mod handoff;
+#[path = "speed/many.rs"]
+mod many;
+#[path = "speed/names.rs"]
+mod names;
+#[path = "speed/pairs.rs"]
+mod pairs;
+#[path = "speed/report.rs"]
+mod report;
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use leasehold::testing::Server;
+use report::{Outcome, Row};
 
-const ROUNDS: usize = 9;
-const PAIRS: usize = 3000;
+/// How much is done.
+#[derive(Clone, Copy)]
+pub(crate) struct Extent {
+    quick: bool,
+}
+
+impl Extent {
+    /// A tenth of it, if it is to be quick.
+    fn of(self, whole: usize) -> usize {
+        if self.quick {
+            whole.div_ceil(10)
+        } else {
+            whole
+        }
+    }
+}
+
+type Bench = fn(Extent) -> Outcome<Vec<Row>>;
+
+const BENCHES: [(&str, Bench); 11] = [
+    ("uncontended", pairs::uncontended),
+    ("uncontended_one_core", pairs::uncontended_one_core),
+    ("temporary_handle", pairs::temporary_handle),
+    ("uncontended_family", pairs::family),
+    ("nested", pairs::nested),
+    ("handoff", handoff::handoff),
+    ("threads", crowds::threads),
+    ("processes", crowds::processes),
+    ("idle_waiters", many::idle_waiters),
+    ("held_1000", many::held),
+    ("names", names::names),
+];
 
 fn main() -> ExitCode {
-    match uncontended() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("{e}");
-            ExitCode::FAILURE
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.first().is_some_and(|a| a == child::FLAG) {
+        return report::code(child::play(&args[1..]));
+    }
+    let has = |flag: &str| args.iter().any(|a| a == flag);
+    let (json, quick) = (has("--json"), has("--quick"));
+    let names: Vec<&String> = args.iter().filter(|a| !a.starts_with("--")).collect();
+    if let Some(unknown) = names
+        .iter()
+        .find(|n| BENCHES.iter().all(|(name, _)| name != *n))
+    {
+        eprintln!("no bench {unknown:?}; there are:");
+        BENCHES.iter().for_each(|(name, _)| eprintln!("  {name}"));
+        return ExitCode::FAILURE;
+    }
+    let mut all_well = true;
+    for (name, bench) in BENCHES {
+        if !names.is_empty() && names.iter().all(|n| *n != name) {
+            continue;
+        }
+        match bench(Extent { quick }) {
+            Ok(rows) => rows.iter().for_each(|row| row.print(json)),
+            Err(e) => {
+                eprintln!("{name}: {e}");
+                all_well = false;
+            }
         }
     }
-}
-
-/// A renewed `lock()` and its drop, against `SET NX PX` and the `EVALSHA` of a compare-and-delete on one plain connection.
-fn uncontended() -> Result<(), Box<dyn std::error::Error>> {
-    let server = Server::start()?;
-    let placement = pin_apart(server.pid());
-    let client = server.client();
-    let mutex = client.mutex("speed");
-    let mut floor = Floor::connect(&server.url())?;
-    let (mut bare, mut lock) = (Vec::new(), Vec::new());
-    for round in 0..=ROUNDS {
-        let (mut b, mut l) = (Vec::with_capacity(PAIRS), Vec::with_capacity(PAIRS));
-        for _ in 0..PAIRS {
-            let start = Instant::now();
-            floor.pair()?;
-            b.push(start.elapsed());
-            let start = Instant::now();
-            drop(mutex.lock()?);
-            l.push(start.elapsed());
-        }
-        // The first round warms up.
-        if round > 0 {
-            bare.extend(b);
-            lock.extend(l);
-        }
-    }
-    let (floor_us, value_us) = (quantile(&mut bare, 50), quantile(&mut lock, 50));
-    let (floor_p99, value_p99) = (quantile(&mut bare, 99), quantile(&mut lock, 99));
-    println!(
-        "{{\"bench\":\"uncontended\",\"value_us\":{value_us:.1},\"floor_us\":{floor_us:.1},\"ratio\":{:.3},\
-         \"value_p99_us\":{value_p99:.1},\"floor_p99_us\":{floor_p99:.1},\"placement\":\"{placement}\",\"rounds\":{ROUNDS}}}",
-        value_us / floor_us
-    );
-    Ok(())
-}
-
-struct Floor {
-    connection: redis::Connection,
-    sha: String,
-}
-
-impl Floor {
-    fn connect(url: &str) -> redis::RedisResult<Floor> {
-        let info = redis::IntoConnectionInfo::into_connection_info(url)?;
-        let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
-        let mut connection = redis::Client::open(info.set_tcp_settings(tcp))?.get_connection()?;
-        let source = "if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('DEL',KEYS[1]) else return 0 end";
-        let sha = redis::cmd("SCRIPT")
-            .arg("LOAD")
-            .arg(source)
-            .query(&mut connection)?;
-        Ok(Floor { connection, sha })
-    }
-
-    fn pair(&mut self) -> redis::RedisResult<()> {
-        let set: Option<String> = redis::cmd("SET")
-            .arg("speed:floor")
-            .arg("6f1c9a2e-1c51-4a1d-9a53-7d1ff2a0c111")
-            .arg("NX")
-            .arg("PX")
-            .arg(30_000)
-            .query(&mut self.connection)?;
-        assert!(set.is_some(), "the floor's own key is taken");
-        let deleted: i32 = redis::cmd("EVALSHA")
-            .arg(&self.sha)
-            .arg(1)
-            .arg("speed:floor")
-            .arg("6f1c9a2e-1c51-4a1d-9a53-7d1ff2a0c111")
-            .query(&mut self.connection)?;
-        assert_eq!(deleted, 1);
-        Ok(())
-    }
-}
-
-fn quantile(times: &mut [Duration], percent: usize) -> f64 {
-    times.sort_unstable();
-    let at = (times.len() * percent / 100).min(times.len() - 1);
-    times[at].as_secs_f64() * 1e6
-}
-
-/// Client on core 0, server on core 1; says so, or that it could not.
-fn pin_apart(server: u32) -> &'static str {
-    use rustix::process::Pid;
-    use rustix::thread::{CpuSet, sched_setaffinity};
-    let on = |cpu: usize| {
-        let mut set = CpuSet::new();
-        set.set(cpu);
-        set
-    };
-    let server = Pid::from_raw(server as i32);
-    if sched_setaffinity(None, &on(0)).is_ok() && sched_setaffinity(server, &on(1)).is_ok() {
-        "client on core 0, server on core 1"
+    if all_well {
+        ExitCode::SUCCESS
     } else {
-        "not pinned"
+        ExitCode::FAILURE
     }
 }
