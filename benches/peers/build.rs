@@ -64,7 +64,7 @@ pub(crate) const LIBRARIES: [Library; 13] = [
         "rueidislock",
         "rueidislock",
         "Go",
-        "github.com/redis/rueidis/rueidislock",
+        "github.com/redis/rueidis",
     ),
     library("redisson", "Redisson RLock", "Java", "redisson"),
     library("redisson-fair", "Redisson FairLock", "Java", "redisson"),

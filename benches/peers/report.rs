@@ -105,7 +105,11 @@ pub(crate) fn table(machine: &Machine, measured: &[Measured]) -> String {
         }
         let (p50, p99) = (number(m.handoff_us), number(m.handoff_p99_us));
         let _ = write!(out, "| {name} | {} | {p50} ({p99}) |", m.version);
-        for crowd in &m.crowds {
+        for (crowd, stuck) in m.crowds.iter().zip(&m.stuck[2..]) {
+            if *stuck {
+                out.push_str(" a waiter hung for 20 s |");
+                continue;
+            }
             let rate = if crowd.per_second < 100.0 {
                 format!("{:.1}", crowd.per_second)
             } else {
@@ -143,6 +147,7 @@ impl Measured {
             number(self.handoff_p99_us)
         );
         for (hold, crowd) in HOLDS.iter().zip(&self.crowds) {
+            // Null: a waiter hung.
             let (rate, least) = (number(crowd.per_second), number(crowd.least));
             let _ = write!(
                 out,

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, unbounded};
+use crossbeam_channel::{Receiver, Select, unbounded};
 use leasehold::testing::Server;
 
 use crate::Outcome;
@@ -13,9 +13,11 @@ use crate::build::{Built, Library};
 const WORKERS: usize = 8;
 /// What the eight do inside (ms).
 pub(crate) const HOLDS: [u64; 3] = [0, 1, 10];
-/// Of the two that alternate (µs).
-const TURN_US: u64 = 200;
+/// Of the two that alternate (µs): time enough for the other one to begin to wait.
+const TURN_US: u64 = 2000;
+/// For a worker to be ready, and for its last words after its time is up.
 const BOUND: Duration = Duration::from_secs(90);
+const REST: Duration = Duration::from_secs(20);
 
 /// Processes that want one lock.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +33,8 @@ pub(crate) struct Measured {
     pub(crate) library: Library,
     pub(crate) version: String,
     pub(crate) trouble: Option<String>,
+    /// Which work was not done in time: a waiter hung.
+    pub(crate) stuck: [bool; 2 + HOLDS.len()],
     pub(crate) pair_us: f64,
     pub(crate) handoff_us: f64,
     pub(crate) handoff_p99_us: f64,
@@ -43,6 +47,8 @@ struct Rounds {
     handoffs: Vec<f64>,
     crowds: [Vec<Crowd>; 3],
     trouble: Option<String>,
+    /// Which work was not done in time.
+    stuck: [bool; 2 + HOLDS.len()],
 }
 
 pub(crate) fn run(server: &Server, built: &[Built], quick: bool) -> Outcome<Vec<Measured>> {
@@ -59,7 +65,9 @@ pub(crate) fn run(server: &Server, built: &[Built], quick: bool) -> Outcome<Vec<
         for work in 0..2 + HOLDS.len() {
             for i in 0..built.len() {
                 let i = (i + round * 5 + work) % built.len();
-                let (Ok(command), None) = (&built[i].command, &seen[i].trouble) else {
+                let (Ok(command), None, false) =
+                    (&built[i].command, &seen[i].trouble, seen[i].stuck[work])
+                else {
                     continue;
                 };
                 let lib = built[i].library.lib;
@@ -76,7 +84,12 @@ pub(crate) fn run(server: &Server, built: &[Built], quick: bool) -> Outcome<Vec<
                     n => job.crowd(HOLDS[n - 2], crowd, &mut seen[i].crowds[n - 2]),
                 };
                 if let Err(e) = done {
-                    seen[i].trouble = Some(e.to_string());
+                    eprintln!("{lib}: {e}");
+                    // What works when it is alone, but not among others, is worth a line all the same.
+                    match work {
+                        0 => seen[i].trouble = Some(e.to_string()),
+                        _ => seen[i].stuck[work] = true,
+                    }
                 }
             }
         }
@@ -85,6 +98,7 @@ pub(crate) fn run(server: &Server, built: &[Built], quick: bool) -> Outcome<Vec<
         library: built.library,
         version: built.version.clone(),
         trouble: seen.trouble,
+        stuck: seen.stuck,
         pair_us: quantile(&mut seen.pairs, 50),
         handoff_us: quantile(&mut seen.handoffs, 50),
         handoff_p99_us: quantile(&mut seen.handoffs, 99),
@@ -139,7 +153,14 @@ impl Job<'_> {
 
     /// All of them at work at once; the lines that each has said.
     fn all(&self, n: usize, mode: &str, hold_us: u64, seconds: f64) -> Outcome<Vec<Vec<String>>> {
-        let mut workers = (0..n)
+        let mut workers = self.ready(n, mode, hold_us, seconds)?;
+        workers.iter_mut().try_for_each(Worker::go)?;
+        let end = Instant::now() + Duration::from_secs_f64(seconds) + REST;
+        workers.iter().map(|worker| worker.rest(end)).collect()
+    }
+
+    fn ready(&self, n: usize, mode: &str, hold_us: u64, seconds: f64) -> Outcome<Vec<Worker>> {
+        let workers = (0..n)
             .map(|_| self.spawn(mode, hold_us, seconds))
             .collect::<Outcome<Vec<Worker>>>()?;
         let ready = Instant::now() + BOUND;
@@ -148,12 +169,7 @@ impl Job<'_> {
                 return Err("a worker was not ready".into());
             }
         }
-        for worker in &mut workers {
-            let to = worker.child.stdin.as_mut().ok_or("no input")?;
-            writeln!(to, "go")?;
-        }
-        let end = Instant::now() + Duration::from_secs_f64(seconds) + BOUND;
-        workers.iter().map(|worker| worker.rest(end)).collect()
+        Ok(workers)
     }
 
     fn pairs(&self, seconds: f64, out: &mut Vec<f64>) -> Outcome<()> {
@@ -166,9 +182,36 @@ impl Job<'_> {
 
     /// From the beginning of a release to the other's having it.
     fn turns(&self, seconds: f64, out: &mut Vec<f64>) -> Outcome<()> {
-        let said = self.all(2, "turns", TURN_US, seconds)?;
+        let mut workers = self.ready(2, "turns", TURN_US, seconds)?;
+        workers.iter_mut().try_for_each(Worker::go)?;
+        let end = Instant::now() + Duration::from_secs_f64(seconds) + REST;
+        let lines = [workers[0].lines.clone(), workers[1].lines.clone()];
+        // Each tries again as soon as the other one has it: so the other one always waits.
+        let mut ended = None;
+        while ended.is_none() {
+            let mut select = Select::new();
+            for lines in &lines {
+                select.recv(lines);
+            }
+            let ready = select
+                .select_deadline(end)
+                .map_err(|_| "nobody has it for too long")?;
+            let side = ready.index();
+            match ready.recv(&lines[side])?.as_str() {
+                "got" => workers[1 - side].go()?,
+                first => ended = Some((side, first.to_owned())),
+            }
+        }
+        let (first_to_end, line) = ended.ok_or("it has not ended")?;
+        let mut said = [Vec::new(), Vec::new()];
+        workers.iter_mut().for_each(|w| drop(w.child.stdin.take()));
+        for side in [first_to_end, 1 - first_to_end] {
+            said[side] = workers[side].rest(end)?;
+        }
+        said[first_to_end].insert(0, line);
         let mut holds = Vec::new();
-        for (side, lines) in said.iter().enumerate() {
+        for (side, lines) in said.iter_mut().enumerate() {
+            lines.retain(|line| line != "got" && line != "end");
             holds.extend(
                 times(lines)?
                     .into_iter()
@@ -182,9 +225,7 @@ impl Job<'_> {
     }
 
     fn crowd(&self, hold_ms: u64, seconds: f64, out: &mut Vec<Crowd>) -> Outcome<()> {
-        let start = Instant::now();
         let said = self.all(WORKERS, "hold", hold_ms * 1000, seconds)?;
-        let _ = start;
         let mut had = Vec::new();
         for lines in &said {
             had.push(lines.first().ok_or("no count")?.parse::<f64>()?);
@@ -213,6 +254,11 @@ struct Worker {
 }
 
 impl Worker {
+    fn go(&mut self) -> Outcome<()> {
+        let to = self.child.stdin.as_mut().ok_or("no input")?;
+        Ok(writeln!(to, "go")?)
+    }
+
     fn line(&self, until: Instant) -> Outcome<String> {
         let line = self.lines.recv_deadline(until);
         Ok(line.map_err(|_| "a worker ended, or said nothing for too long")?)

@@ -1,8 +1,8 @@
 // What a worker does, whichever library it uses; included by ours, and by the one for other crates.
 //
 // Arguments: library, URL, mode, hold (µs), seconds, name. It says `ready`, waits for a line, works until its time is up, and
-// says what came of it, then `end`. Modes: `turns`: holds while it spins, says a line for each hold, when it had it and when it
-// began to give it back (ns, CLOCK_MONOTONIC); `hold`: holds while it sleeps, says how often; `pair`: says a line for each, when it
+// says what came of it, then `end`. Modes: `turns`: holds while it spins, says `got` when it has it, and tries again when
+// it hears a line; in the end a line for each hold, when it had it and when it began to give it back (ns, CLOCK_MONOTONIC); `hold`: holds while it sleeps, says how often it had it in time; `pair`: says a line for each, when it
 // began and when it was done. It ends when its standard input does.
 
 /// On a clock that all processes share (ns).
@@ -27,7 +27,8 @@ fn work(args: &[String], mut locked: impl FnMut(&str, &mut dyn FnMut())) {
     if std::io::stdin().read_line(&mut line).expect("a line") == 0 {
         return;
     }
-    let until = now() + (seconds * 1e9) as u64;
+    let mut until = now() + (seconds * 1e9) as u64;
+    let ends = until;
     let mut times = Vec::new();
     while now() < until {
         let start = now();
@@ -35,6 +36,7 @@ fn work(args: &[String], mut locked: impl FnMut(&str, &mut dyn FnMut())) {
         locked(name, &mut || {
             got = now();
             if mode == "turns" {
+                println!("got");
                 while now() - got < hold_ns {
                     std::hint::spin_loop();
                 }
@@ -43,11 +45,16 @@ fn work(args: &[String], mut locked: impl FnMut(&str, &mut dyn FnMut())) {
             }
             gave = now();
         });
+        // Until the other one has it.
+        if mode == "turns" && std::io::stdin().read_line(&mut line).expect("a line") == 0 {
+            until = 0;
+        }
         times.push(if mode == "pair" { (start, now()) } else { (got, gave) });
     }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     if mode == "hold" {
-        writeln!(out, "{}", times.len()).expect("written");
+        let had = times.iter().filter(|(got, _)| *got < ends).count();
+        writeln!(out, "{had}").expect("written");
     } else {
         for (a, b) in times {
             writeln!(out, "{a} {b}").expect("written");

@@ -35,8 +35,8 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// Takes the lock; what it returns gives it back.
-func locker(lib, address string) func(name string) func() {
+// Takes the lock; what it returns gives it back. The second one ends it all.
+func locker(lib, address string) (func(name string) func(), func()) {
 	ctx := context.Background()
 	client := redis.NewClient(&redis.Options{Addr: address})
 	switch lib {
@@ -48,7 +48,7 @@ func locker(lib, address string) func(name string) func() {
 				panic(err)
 			}
 			return func() { must(mutex.Unlock()) }
-		}
+		}, func() {}
 	case "redislock":
 		locks := redislock.New(client)
 		options := &redislock.Options{RetryStrategy: redislock.LinearBackoff(100 * time.Millisecond)}
@@ -61,12 +61,11 @@ func locker(lib, address string) func(name string) func() {
 				}
 				cancel()
 			}
-		}
+		}, func() {}
 	default:
 		locks := must(rueidislock.NewLocker(rueidislock.LockerOption{
-			ClientOption:   rueidis.ClientOption{InitAddress: []string{address}},
-			KeyMajority:    1,
-			NoLoopTracking: true,
+			ClientOption: rueidis.ClientOption{InitAddress: []string{address}},
+			KeyMajority:  1,
 		}))
 		return func(name string) func() {
 			_, cancel, err := locks.WithContext(ctx, name)
@@ -74,7 +73,7 @@ func locker(lib, address string) func(name string) func() {
 				panic(err)
 			}
 			return cancel
-		}
+		}, locks.Close
 	}
 }
 
@@ -83,21 +82,24 @@ func main() {
 	address := must(url.Parse(os.Args[2])).Host
 	hold := time.Duration(must(strconv.Atoi(os.Args[4]))) * time.Microsecond
 	seconds := must(strconv.ParseFloat(os.Args[5], 64))
-	lock := locker(lib, address)
+	lock, end := locker(lib, address)
 	for i := 0; i < 20; i++ {
 		lock(fmt.Sprintf("%s:warm:%d", name, os.Getpid()))()
 	}
 	fmt.Println("ready")
-	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
+	in := bufio.NewReader(os.Stdin)
+	if _, err := in.ReadString('\n'); err != nil {
 		os.Exit(1)
 	}
 	until := now() + int64(seconds*1e9)
+	ends := until
 	var times [][2]int64
 	for now() < until {
 		start := now()
 		unlock := lock(name)
 		got := now()
 		if mode == "turns" {
+			fmt.Println("got")
 			for now()-got < hold.Nanoseconds() {
 			}
 		} else if hold > 0 {
@@ -105,6 +107,12 @@ func main() {
 		}
 		gave := now()
 		unlock()
+		if mode == "turns" {
+			// Until the other one has it.
+			if _, err := in.ReadString('\n'); err != nil {
+				until = 0
+			}
+		}
 		if mode == "pair" {
 			times = append(times, [2]int64{start, now()})
 		} else {
@@ -113,12 +121,19 @@ func main() {
 	}
 	out := bufio.NewWriter(os.Stdout)
 	if mode == "hold" {
-		fmt.Fprintln(out, len(times))
+		had := 0
+		for _, t := range times {
+			if t[0] < ends {
+				had++
+			}
+		}
+		fmt.Fprintln(out, had)
 	} else {
 		for _, t := range times {
 			fmt.Fprintln(out, t[0], t[1])
 		}
 	}
+	end()
 	fmt.Fprintln(out, "end")
 	out.Flush()
 }

@@ -31,7 +31,8 @@ async function main() {
   const locked = locker(client, name);
   process.stdout.write('ready\n');
   if ((await lines.next()).done) process.exit(1);
-  const until = now() + BigInt(Math.round(Number(seconds) * 1e9));
+  let until = now() + BigInt(Math.round(Number(seconds) * 1e9));
+  const ends = until;
   const times = [];
   while (now() < until) {
     const start = now();
@@ -39,13 +40,18 @@ async function main() {
     let gave;
     await locked(async () => {
       got = now();
-      if (mode === 'turns') while (now() - got < hold);
-      else if (hold > 0n) await sleep(Number(hold) / 1e6);
+      if (mode === 'turns') {
+        process.stdout.write('got\n');
+        while (now() - got < hold);
+      }
+      if (mode === 'hold' && hold > 0n) await sleep(Number(hold) / 1e6);
       gave = now();
     });
+    // Until the other one has it.
+    if (mode === 'turns' && (await lines.next()).done) until = 0n;
     times.push(mode === 'pair' ? [start, now()] : [got, gave]);
   }
-  const out = mode === 'hold' ? `${times.length}\n` : times.map(([a, b]) => `${a} ${b}\n`).join('');
+  const out = mode === 'hold' ? `${times.filter(([got]) => got < ends).length}\n` : times.map(([a, b]) => `${a} ${b}\n`).join('');
   process.stdout.write(`${out}end\n`, () => process.exit(0));
 }
 

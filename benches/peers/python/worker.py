@@ -27,6 +27,7 @@ def main():
     if not sys.stdin.readline():
         return
     until = time.monotonic() + seconds
+    ends = until * 1e9
     times = []
     while time.monotonic() < until:
         lock = make()
@@ -34,18 +35,22 @@ def main():
         lock.acquire()
         got = time.monotonic_ns()
         if mode == "turns":
+            print("got", flush=True)
             while time.monotonic_ns() - got < hold * 1e9:
                 pass
         elif hold:
             time.sleep(hold)
         gave = time.monotonic_ns()
         lock.release()
+        # Until the other one has it.
+        if mode == "turns" and not sys.stdin.readline():
+            until = 0
         if mode == "pair":
             times.append((start, time.monotonic_ns()))
         else:
             times.append((got, gave))
     if mode == "hold":
-        print(len(times))
+        print(sum(got < ends for got, _ in times))
     else:
         sys.stdout.write("".join(f"{a} {b}\n" for a, b in times))
     print("end", flush=True)

@@ -23,17 +23,20 @@ public final class Worker {
         }
         RLock lock = fair ? client.getFairLock(name) : client.getLock(name);
         System.out.println("ready");
-        if (new BufferedReader(new InputStreamReader(System.in)).readLine() == null) {
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+        if (in.readLine() == null) {
             System.exit(1);
         }
         long until = System.nanoTime() + (long) (seconds * 1e9);
+        long ends = until;
         List<long[]> times = new ArrayList<>();
-        while (System.nanoTime() < until) {
+        while (until != Long.MIN_VALUE && System.nanoTime() < until) {
             long start = System.nanoTime();
             // Renewed by its watchdog.
             lock.lock();
             long got = System.nanoTime();
             if (mode.equals("turns")) {
+                System.out.println("got");
                 while (System.nanoTime() - got < hold) {
                     Thread.onSpinWait();
                 }
@@ -42,11 +45,15 @@ public final class Worker {
             }
             long gave = System.nanoTime();
             lock.unlock();
+            // Until the other one has it.
+            if (mode.equals("turns") && in.readLine() == null) {
+                until = Long.MIN_VALUE;
+            }
             times.add(mode.equals("pair") ? new long[] {start, System.nanoTime()} : new long[] {got, gave});
         }
         StringBuilder out = new StringBuilder();
         if (mode.equals("hold")) {
-            out.append(times.size()).append('\n');
+            out.append(times.stream().filter(t -> t[0] < ends).count()).append('\n');
         } else {
             for (long[] t : times) {
                 out.append(t[0]).append(' ').append(t[1]).append('\n');
