@@ -64,6 +64,14 @@ impl Handle {
         }
     }
 
+    /// The key that the lock is known by.
+    pub(crate) fn word(&self) -> Result<&str> {
+        match &self.keys {
+            Ok(keys) => Ok(&keys.word),
+            Err(e) => Err(e.share()),
+        }
+    }
+
     pub(crate) fn permits(&self) -> Option<u32> {
         self.permits.as_ref().map(|n| n.load(Ordering::Relaxed))
     }

@@ -71,13 +71,17 @@ impl ReentrantMutex {
     fn acquire(&self, wait: Wait) -> Result<ReentrantMutexGuard> {
         let core = self.handle.core();
         core.check_process()?;
-        let wanted = self.handle.wanted("reentrant mutex", &WORD, Way::Gate)?;
-        let inner = match Nested::find(core, &wanted.keys.word) {
+        let word = self.handle.word()?;
+        let inner = match Nested::find(core, word) {
             Some(outer) => {
-                outer.check()?;
+                // Whether this is the process that made it has just been seen.
+                outer.hold().check()?;
                 outer
             }
-            None => Nested::enter(acquire(core, &wanted, &wait)?),
+            None => {
+                let wanted = self.handle.wanted("reentrant mutex", &WORD, Way::Gate)?;
+                Nested::enter(acquire(core, &wanted, &wait)?)
+            }
         };
         Ok(ReentrantMutexGuard {
             inner,

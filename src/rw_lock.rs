@@ -113,10 +113,10 @@ impl RwLock {
     fn acquire_read(&self, wait: Wait) -> Result<RwLockReadGuard> {
         let core = self.handle.core();
         core.check_process()?;
-        let keys = self.handle.keys()?;
-        let inner = match Nested::find(core, &keys.word) {
+        let inner = match Nested::find(core, self.handle.word()?) {
             Some(outer) => {
-                outer.check()?;
+                // Whether this is the process that made it has just been seen.
+                outer.hold().check()?;
                 outer
             }
             None => Nested::enter(self.hold(Want::Read, &wait)?),

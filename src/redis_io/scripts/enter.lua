@@ -38,15 +38,19 @@ if read[1] and read[2] and not read[3] then
           stays = px + 604800000
         end
       end
-      local before = tonumber(expires)
-      local x = string.format('%.0f,%.0f,%.0f,%s,%s', used + weight, math.min(earliest, ends), math.max(now + stays, before),
-        limit, phase)
-      local lease = string.format('%.0f,%.0f,', ends, weight) .. since .. ',' .. f .. ',' .. string.match(ARGV[3], '^[^\n]*')
+      local moves = tonumber(expires) < now + stays
+      if moves then
+        expires = string.format('%.0f', now + stays)
+      end
+      local ends_at = string.format('%.0f', ends)
+      local x = used + weight .. ',' .. (ends < tonumber(earliest) and ends_at or earliest) .. ',' .. expires .. ',' .. limit .. ','
+        .. phase
+      local lease = ends_at .. ',' .. weight .. ',' .. since .. ',' .. f .. ',' .. string.match(ARGV[3], '^[^\n]*')
       local set = redis.pcall('HSET', KEYS[1], 'h' .. ARGV[1], lease, 's', s, 'x', x)
       if type(set) == 'table' then
         return set
       end
-      if now + stays > before then
+      if moves then
         redis.call('PEXPIRE', KEYS[1], string.format('%.0f', stays))
       end
       return f .. mark .. mark_token .. label

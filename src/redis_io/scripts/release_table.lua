@@ -25,17 +25,18 @@ if read[1] and read[2] and read[3] and not ARGV[5] then
         s = string.sub(s, 1, 72) .. id .. string.sub(s, 73, 192) .. string.sub(s, 201)
       end
       local mark, left, before = string.sub(s, 2, 2), math.max(0, used - weight), tonumber(expires)
-      local until_then = now + ((phase == 'l' or mark == 'P' or mark == 'A') and 604800000 or 3600000)
-      if left > 0 and before > until_then then
-        until_then = before
+      local stays = (phase == 'l' or mark == 'P' or mark == 'A') and 604800000 or 3600000
+      local moves = before < now + stays or left == 0 and before > now + stays
+      if moves then
+        expires = string.format('%.0f', now + stays)
       end
-      local x = string.format('%.0f,%s,%.0f%s', left, earliest, until_then, others)
+      local x = left .. ',' .. earliest .. ',' .. expires .. others
       local set = redis.pcall('HSET', KEYS[1], 's', s, 'x', x)
       if type(set) == 'table' then
         return set
       end
-      if until_then ~= before then
-        redis.call('PEXPIRE', KEYS[1], string.format('%.0f', until_then - now))
+      if moves then
+        redis.call('PEXPIRE', KEYS[1], string.format('%.0f', stays))
       end
       return 1
     end
