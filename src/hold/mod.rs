@@ -450,7 +450,7 @@ pub(crate) fn first_lease(options: &HoldOptions) -> Duration {
 /// When a lease is to be renewed. On a grid that all holds of the process share: those that are due at about the same time
 /// are renewed in one exchange then, which for 1,000 of them takes a third less of a core.
 fn renewal_due(sent_at: BootTime, lease: Duration) -> BootTime {
-    (sent_at + lease / 3).rounded_down(lease / 60)
+    (sent_at + lease / 3).rounded_down(lease / 90)
 }
 
 /// Until when a lease is ours for sure, counted from before its command was sent.
