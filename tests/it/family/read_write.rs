@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
+use leasehold::testing::entries;
 use leasehold::{Client, ErrorKind};
 
 use super::actor::Actor;
@@ -238,6 +239,15 @@ fn cut_subscriptions_cost_readers_and_writers_a_look() {
     within(Duration::from_secs(8), cut, "three turns");
 }
 
+/// Returns when this process knows of a thread that holds one more mutex and waits: the server is told before.
+#[track_caller]
+fn knows(client: &Client, before: usize) {
+    eventually(BOUND, "it is known here that it waits", || {
+        // The gate and the hold of the mutex; the wait, and where it hears of its turn.
+        entries(client) >= before + 4
+    });
+}
+
 /// Threads of one process that wait for each other: a reader in a circle with a writer is told.
 #[test]
 fn a_circle_of_readers_and_writers_of_this_process_is_a_deadlock() {
@@ -246,6 +256,7 @@ fn a_circle_of_readers_and_writers_of_this_process_is_a_deadlock() {
     let (rw, m) = (client.rw_lock("rw"), client.mutex("m"));
     // This thread reads, another has the mutex and waits to write, and this one wants the mutex.
     let reading = rw.read().unwrap();
+    let before = entries(&client);
     let (has_it, had) = bounded(1);
     let other = thread::spawn({
         let (rw, m) = (rw.clone(), m.clone());
@@ -258,6 +269,7 @@ fn a_circle_of_readers_and_writers_of_this_process_is_a_deadlock() {
     });
     had.recv_timeout(BOUND).unwrap();
     waiting(&client, 1);
+    knows(&client, before);
     let outcome = m.try_lock_for(Duration::from_secs(5));
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Deadlock);
     drop(reading);
@@ -281,6 +293,7 @@ fn a_reader_that_closes_a_circle_is_seen_too() {
             writer.tell("write rw");
             waiting(&client, 1);
         }
+        let before = entries(&client);
         let (has_it, had) = bounded(1);
         let other = thread::spawn({
             let (rw, m) = (rw.clone(), m.clone());
@@ -293,6 +306,7 @@ fn a_reader_that_closes_a_circle_is_seen_too() {
         });
         had.recv_timeout(BOUND).unwrap();
         waiting(&client, if writes { 1 } else { 2 });
+        knows(&client, before);
         let outcome = m.try_lock_for(Duration::from_secs(5));
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Deadlock, "{writes}");
         drop((writing.take(), reading.take()));
