@@ -97,9 +97,14 @@ fn other_processes_are_not_overlooked() {
     let scene = Scene::new();
     scene.ask::<()>("ACL SETUSER deaf on >secret ~* +@all resetchannels");
     let deaf = format!("redis://deaf:secret@127.0.0.1:{}/", scene.proxy.port());
-    for (who, busy) in [
-        ("one that hears", scene.client()),
-        ("a deaf one", Client::open(&deaf).unwrap()),
+    let (hears, deaf) = (scene.client(), Client::open(&deaf).unwrap());
+    // A block of tokens lasts for a moment, or for eight seconds: nothing but the bound ends it in time then.
+    let long = Duration::from_millis(8);
+    for (who, busy, section, times) in [
+        ("one that hears", &hears, Duration::ZERO, 8),
+        ("a deaf one", &deaf, Duration::ZERO, 6),
+        ("one that hears, for long", &hears, long, 4),
+        ("a deaf one, for long", &deaf, long, 3),
     ] {
         let (stop, had) = (AtomicBool::new(false), AtomicU32::new(0));
         thread::scope(|scope| {
@@ -107,17 +112,20 @@ fn other_processes_are_not_overlooked() {
                 scope.spawn(|| {
                     let mutex = busy.mutex("hot");
                     while !stop.load(Ordering::Relaxed) {
-                        drop(mutex.lock().unwrap());
+                        let _guard = mutex.lock().unwrap();
+                        if !section.is_zero() {
+                            thread::sleep(section);
+                        }
                         had.fetch_add(1, Ordering::Relaxed);
                     }
                 });
             }
             let other = scene.outsider().mutex("hot");
-            let waited: Vec<_> = (0..8)
+            let waited: Vec<_> = (0..times)
                 .map(|_| {
                     let before = had.load(Ordering::Relaxed);
                     eventually(BOUND, "they are at it", || {
-                        had.load(Ordering::Relaxed) > before + 50
+                        had.load(Ordering::Relaxed) > before + 12
                     });
                     let start = Instant::now();
                     drop(other.lock().unwrap());
