@@ -70,6 +70,7 @@ impl Core {
             node.limits,
             pass_stray_wakes_on(&cleaner),
             heed_others(&gates),
+            heed_deafness(&gates),
         );
         Core {
             pid: std::process::id(),
@@ -131,6 +132,17 @@ fn heed_others(gates: &Arc<Gates>) -> Box<dyn Fn(&str) + Send + Sync> {
     Box::new(move |word| {
         if let Some(gates) = gates.upgrade() {
             gates.others_wait(word);
+        }
+    })
+}
+
+/// What it does when it can't hear of them any more: a hold that is handed on counts on that for as long as a block of tokens
+/// lasts.
+fn heed_deafness(gates: &Arc<Gates>) -> Box<dyn Fn() + Send + Sync> {
+    let gates = Arc::downgrade(gates);
+    Box::new(move || {
+        if let Some(gates) = gates.upgrade() {
+            gates.others_may_wait();
         }
     })
 }

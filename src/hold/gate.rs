@@ -240,6 +240,13 @@ impl Gates {
         }
     }
 
+    /// Other processes may wait for any of the words, and we would not hear of it.
+    pub(crate) fn others_may_wait(&self) {
+        for gate in self.gates.lock().values_mut() {
+            gate.others.get_or_insert_with(Instant::now);
+        }
+    }
+
     /// How many gates stand: tests see that nothing stays behind.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {

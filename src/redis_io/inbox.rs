@@ -46,6 +46,8 @@ pub(super) struct Shared {
     on_stray: Heed,
     /// Others wait for it.
     on_others: Heed,
+    /// What is said from now on is not heard.
+    on_deaf: Box<dyn Fn() + Send + Sync>,
     tickets: AtomicU32,
     pub(super) table: Mutex<Table>,
     /// Told when the listener has to stop, or to read.
@@ -98,6 +100,7 @@ impl Inbox {
         limits: Limits,
         on_stray: Heed,
         on_others: Heed,
+        on_deaf: Box<dyn Fn() + Send + Sync>,
     ) -> Inbox {
         Inbox {
             shared: Arc::new(Shared {
@@ -106,6 +109,7 @@ impl Inbox {
                 limits,
                 on_stray,
                 on_others,
+                on_deaf,
                 tickets: AtomicU32::new(0),
                 table: Mutex::default(),
                 changed: Condvar::new(),
@@ -190,7 +194,8 @@ impl Drop for Mailbox {
     }
 }
 
-/// Notes that the listener is gone, also when the user's logger has panicked in it: the next wait starts another.
+/// Notes that the listener is gone, also when the user's logger has panicked in it: the next wait starts another. Holds that
+/// count on it to hear of others learn that they can't.
 struct Gone<'a>(&'a Shared);
 
 impl Drop for Gone<'_> {
@@ -200,6 +205,7 @@ impl Drop for Gone<'_> {
             table.running = false;
             table.up = false;
         }
+        (self.0.on_deaf)();
     }
 }
 
@@ -255,6 +261,10 @@ impl Shared {
 
     pub(super) fn set_up(&self, up: bool) {
         self.table.lock().up = up;
+        // After that, so that whoever asks the server meanwhile sees one of the two.
+        if !up {
+            (self.on_deaf)();
+        }
     }
 }
 

@@ -6,6 +6,7 @@ mod gaps;
 mod gate;
 mod given;
 mod hand_over;
+mod hearing;
 mod leaving;
 
 use std::thread::{self, JoinHandle};

@@ -250,6 +250,9 @@ fn who_leaves_when_he_has_just_been_given_it_passes_it_on() {
                 (lease.predecessor().clone(), Instant::now())
             });
             registered(&outsider, "x", 2);
+            // It has just looked, so it will not look again for a while.
+            let looks = scene.sightings(asks);
+            eventually(BOUND, "it looks", || !looks.lock().is_empty());
             drop(held);
             let start = Instant::now();
             canceller.cancel();
